@@ -1,0 +1,41 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-run setup-lint setup-lambda run test lint invoke sam-local deploy
+
+# The environment of the tools that come from PyPI.
+VENV := target/venv
+ARGS ?=
+FUNCTION ?= add
+EVENT ?= events/$(FUNCTION)/one.json
+
+help: ## Shows these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+
+run: setup-run ## Serves everything on 127.0.0.1:3000; ARGS="--manual-clock 0" passes options on
+	@exec cargo run --quiet --release -p local --bin punctual -- $(ARGS)
+
+test: setup ## Checks format, lints, documentation examples and every test
+	@scripts/test
+
+lint: setup-lint ## Checks the template, licences and sources
+	@scripts/lint $(VENV)
+
+invoke: setup-lambda ## Runs one function under the Lambda protocol: FUNCTION=add EVENT=events/add/one.json
+	@scripts/invoke $(VENV) $(FUNCTION) $(EVENT)
+
+sam-local: setup-lambda ## Serves the built functions in containers with sam local start-api on port 3001
+	@scripts/sam-local $(VENV)
+
+deploy: setup-lambda ## Builds all functions and deploys them, asking for each parameter
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SAM_CLI_TELEMETRY=0 sh -c 'sam build && sam deploy --guided'
+
+setup: setup-run ## Installs what the tests need
+	@scripts/setup nextest
+
+setup-run:
+	@scripts/setup rust redis
+
+setup-lint:
+	@scripts/setup rust deny && scripts/setup venv $(VENV) 'aws-sam-cli>=1.170,<2' 'cfn-lint>=1.58,<2' 'checkov>=3.2,<4'
+
+setup-lambda:
+	@scripts/setup rust redis && scripts/setup venv $(VENV) 'aws-sam-cli>=1.170,<2' 'cargo-lambda>=1.9,<2' 'ziglang>=0.13'

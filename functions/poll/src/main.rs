@@ -1,0 +1,6 @@
+//! The Lambda function `poll`: wiring only.
+
+#[tokio::main]
+async fn main() -> Result<(), lambda_runtime::Error> {
+    punctual_core::lambda::run_api(poll::handle).await
+}

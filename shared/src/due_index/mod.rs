@@ -1,0 +1,432 @@
+//! Redis, the index of what is due soon. It may be empty, stale or gone: DynamoDB decides, Redis makes it quick.
+
+pub mod keys;
+mod link;
+mod scripts;
+mod wake_ups;
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use redis::{RedisResult, Value, cmd};
+use tracing::warn;
+
+pub use keys::Partition;
+pub use link::{Call, Down, Link};
+pub use wake_ups::{Subscription, WakeUps};
+
+use keys::{REGISTRY, wake_channel};
+use scripts::{LEASE_DUE, LOAD_IDS, PLACE_IDS, PROMOTE_DUE, RELEASE_LOCK, RETURN_IDS};
+
+use crate::task::check_task_id;
+use crate::time::Timestamp;
+
+/// The most ids in a partition's list; the rest of what is due waits, in due order, in the sorted set. The bound
+/// keeps the cost of finding an id in the list constant.
+pub const TOPIC_LIMIT: usize = 1_000;
+/// The most ids that one call of a script takes.
+const IDS_A_CALL: usize = 500;
+
+/// Where an id belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Due at this moment.
+    Future(Timestamp),
+    /// Leased until this moment.
+    Lease(Timestamp),
+    /// Not in Redis.
+    Nowhere,
+}
+
+/// What a poll took from one partition.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// The ids, now leases, in order.
+    pub ids: Vec<String>,
+    /// When the next one is due or the next lease ends; `None` when nothing is known or more is due now.
+    pub next: Option<Timestamp>,
+}
+
+/// What loading made of some rows.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// Ids put into the sorted set.
+    pub placed: usize,
+    /// Ids whose state must be read from DynamoDB.
+    pub unknown: Vec<String>,
+}
+
+/// How many ids one partition holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Not due yet.
+    pub scheduled: u64,
+    /// Due, in the list or still in the sorted set, or with an ended lease.
+    pub ready: u64,
+    /// With a lease that has not ended.
+    pub leased: u64,
+    /// The first id of the list.
+    pub first_in_topic: Option<String>,
+    /// The due time of the first id of the sorted set, when it is due.
+    pub first_due: Option<Timestamp>,
+}
+
+/// The index in Redis.
+pub struct DueIndex {
+    link: Link,
+    /// Tells waiting polls of new due times.
+    pub wake_ups: WakeUps,
+}
+
+impl DueIndex {
+    /// An index in the Redis at `urls`; see [`Link::new`]. Connects to nothing yet.
+    pub fn new(urls: &[String], cluster: bool) -> RedisResult<Self> {
+        Ok(Self { link: Link::new(urls, cluster)?, wake_ups: WakeUps::new(urls)? })
+    }
+
+    /// Says whether Redis answers.
+    pub async fn ping(&self) -> Result<(), Down> {
+        self.link.send(&[Call::Plain(cmd("PING"))]).await.map(drop)
+    }
+
+    /// Notes tasks that were just stored, each with its due time. One round trip.
+    pub async fn add(&self, tasks: &[(Partition, &str, Timestamp)]) -> Result<(), Down> {
+        let mut calls = Vec::new();
+        let mut registry = cmd("SADD");
+        registry.arg(REGISTRY);
+        let mut wakes: HashMap<String, Timestamp> = HashMap::new();
+        for (partition, members) in grouped(tasks.iter().map(|(p, id, due)| (p, (id, due)))) {
+            let mut add = cmd("ZADD");
+            add.arg(partition.future());
+            for (id, due) in members {
+                add.arg(due.as_ms()).arg(id);
+                note_earliest(&mut wakes, wake_channel(&partition.lane), *due);
+            }
+            calls.push(Call::Plain(add));
+            registry.arg(partition.to_string());
+        }
+        if calls.is_empty() {
+            return Ok(());
+        }
+        // After the ids: whoever strikes a partition off looks for ids after it, so one of the two sees the other.
+        calls.push(Call::Plain(registry));
+        calls.extend(wakes.into_iter().map(publish));
+        self.link.send(&calls).await.map(drop)
+    }
+
+    /// Puts ids where they belong and wakes those who wait for them. One round trip.
+    pub async fn place(&self, ids: &[(Partition, &str, Place)]) -> Result<(), Down> {
+        let mut calls = Vec::new();
+        let mut wakes: HashMap<String, Timestamp> = HashMap::new();
+        for (partition, places) in grouped(ids.iter().map(|(p, id, place)| (p, (id, place)))) {
+            let mut arguments = Vec::with_capacity(places.len() * 3);
+            for (id, place) in places {
+                let (word, score) = match place {
+                    Place::Future(due) => {
+                        note_earliest(&mut wakes, wake_channel(&partition.lane), *due);
+                        ("future", due.as_ms())
+                    }
+                    Place::Lease(until) => ("lease", until.as_ms()),
+                    Place::Nowhere => ("nowhere", 0),
+                };
+                arguments.extend([(*id).to_owned(), word.to_owned(), score.to_string()]);
+            }
+            calls.push(PLACE_IDS.call(partition.keys(), arguments));
+        }
+        if !wakes.is_empty() {
+            let mut registry = cmd("SADD");
+            registry.arg(REGISTRY);
+            for (partition, _, place) in ids {
+                if matches!(place, Place::Future(_)) {
+                    registry.arg(partition.to_string());
+                }
+            }
+            calls.push(Call::Plain(registry));
+            calls.extend(wakes.into_iter().map(publish));
+        }
+        if calls.is_empty() {
+            return Ok(());
+        }
+        self.link.send(&calls).await.map(drop)
+    }
+
+    /// Takes up to `most` due ids of a partition and leases them until `until`. One round trip.
+    pub async fn lease_due(
+        &self,
+        partition: &Partition,
+        now: Timestamp,
+        most: usize,
+        until: Timestamp,
+    ) -> Result<Taken, Down> {
+        let arguments = vec![now.as_ms().to_string(), most.to_string(), until.as_ms().to_string()];
+        let answer = self.one(LEASE_DUE.call(partition.keys(), arguments)).await?;
+        let (next, mut ids) = split_first(answer, LEASE_DUE.name)?;
+        let malformed: Vec<String> = ids.extract_if(.., |id| check_task_id(id).is_err()).collect();
+        if !malformed.is_empty() {
+            warn!(%partition, count = malformed.len(), "dropped members that are no task ids");
+            let drop: Vec<_> = malformed.iter().map(|id| (partition.clone(), id.as_str(), Place::Nowhere)).collect();
+            self.place(&drop).await?;
+        }
+        let next = next.parse::<f64>().ok().map(|ms| Timestamp::from_ms(ms as i64));
+        Ok(Taken { ids, next })
+    }
+
+    /// Gives ids back that [`DueIndex::lease_due`] took and nobody used: they are first in line again.
+    pub async fn give_back(&self, partition: &Partition, ids: &[String]) -> Result<(), Down> {
+        let keys = [partition.topic(), partition.lease()];
+        self.one(RETURN_IDS.call(keys, ids.to_vec())).await.map(drop)
+    }
+
+    /// Makes Redis know pending tasks; `doubt_leases_after` as in `load_ids.lua`.
+    pub async fn load(
+        &self,
+        rows: &[(Partition, &str, Timestamp)],
+        now: Timestamp,
+        doubt_leases_after: Option<Timestamp>,
+    ) -> Result<Loaded, Down> {
+        let doubt = doubt_leases_after.map_or_else(String::new, |at| at.as_ms().to_string());
+        let mut calls = Vec::new();
+        let mut registry = cmd("SADD");
+        registry.arg(REGISTRY);
+        let mut wakes: HashMap<String, Timestamp> = HashMap::new();
+        for (partition, members) in grouped(rows.iter().map(|(p, id, due)| (p, (id, due)))) {
+            for chunk in members.chunks(IDS_A_CALL) {
+                let mut arguments = vec![now.as_ms().to_string(), doubt.clone()];
+                for (id, due) in chunk {
+                    arguments.extend([(**id).to_owned(), due.as_ms().to_string()]);
+                    note_earliest(&mut wakes, wake_channel(&partition.lane), **due);
+                }
+                calls.push(LOAD_IDS.call(partition.keys(), arguments));
+            }
+            registry.arg(partition.to_string());
+        }
+        if calls.is_empty() {
+            return Ok(Loaded::default());
+        }
+        let scripts = calls.len();
+        calls.push(Call::Plain(registry));
+        calls.extend(wakes.into_iter().map(publish));
+        let mut loaded = Loaded::default();
+        for answer in self.link.send(&calls).await?.into_iter().take(scripts) {
+            let (placed, unknown) = split_first(answer, LOAD_IDS.name)?;
+            loaded.placed += placed.parse::<usize>().map_err(|_| Down::Unexpected(LOAD_IDS.name))?;
+            loaded.unknown.extend(unknown);
+        }
+        Ok(loaded)
+    }
+
+    /// Moves what is due into the lists of `partitions`; returns how many ids moved.
+    pub async fn promote(&self, partitions: &[Partition], now: Timestamp) -> Result<u64, Down> {
+        if partitions.is_empty() {
+            return Ok(0);
+        }
+        let arguments = [now.as_ms().to_string(), TOPIC_LIMIT.to_string()];
+        let calls: Vec<Call> =
+            partitions.iter().map(|p| PROMOTE_DUE.call([p.future(), p.topic()], arguments.to_vec())).collect();
+        let answers = self.link.send(&calls).await?;
+        answers.into_iter().map(|answer| integer(answer, PROMOTE_DUE.name)).sum()
+    }
+
+    /// Up to `most` ids of a partition whose leases have ended at `now`, the longest ended first.
+    pub async fn ended_leases(&self, partition: &Partition, now: Timestamp, most: usize) -> Result<Vec<String>, Down> {
+        let mut range = cmd("ZRANGE");
+        range.arg(partition.lease()).arg("-inf").arg(now.as_ms()).arg("BYSCORE").arg("LIMIT").arg(0).arg(most);
+        let answer = self.one(Call::Plain(range)).await?;
+        redis::from_redis_value(answer).map_err(|_| Down::Unexpected("ZRANGE"))
+    }
+
+    /// All partitions that were ever used and not struck off, and how many unreadable ones there are.
+    pub async fn partitions(&self) -> Result<(Vec<Partition>, usize), Down> {
+        let mut members = cmd("SMEMBERS");
+        members.arg(REGISTRY);
+        let answer = self.one(Call::Plain(members)).await?;
+        let names: Vec<String> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("SMEMBERS"))?;
+        let mut partitions: Vec<Partition> = names.iter().filter_map(|name| Partition::parse(name)).collect();
+        partitions.sort();
+        let malformed = names.len() - partitions.len();
+        Ok((partitions, malformed))
+    }
+
+    /// Counts what `partitions` hold at `now`. One round trip.
+    pub async fn counts(&self, partitions: &[Partition], now: Timestamp) -> Result<Vec<Counts>, Down> {
+        let now = now.as_ms();
+        let mut calls = Vec::with_capacity(partitions.len() * 7);
+        let mut push = |name: &str, key: String, arguments: &[String]| {
+            let mut command = cmd(name);
+            command.arg(key).arg(arguments);
+            calls.push(Call::Plain(command));
+        };
+        let (later, until_now) = ([format!("({now}"), "+inf".to_owned()], ["-inf".to_owned(), now.to_string()]);
+        for partition in partitions {
+            push("ZCOUNT", partition.future(), &later);
+            push("ZCOUNT", partition.future(), &until_now);
+            push("LLEN", partition.topic(), &[]);
+            push("ZCOUNT", partition.lease(), &until_now);
+            push("ZCOUNT", partition.lease(), &later);
+            push("LINDEX", partition.topic(), &["0".to_owned()]);
+            push("ZRANGE", partition.future(), &["0".to_owned(), "0".to_owned(), "WITHSCORES".to_owned()]);
+        }
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut answers = self.link.send(&calls).await?.into_iter();
+        let mut next = || answers.next().ok_or(Down::Unexpected("counts"));
+        let mut counts = Vec::with_capacity(partitions.len());
+        for _ in partitions {
+            let scheduled = integer(next()?, "ZCOUNT")?;
+            let ready = integer(next()?, "ZCOUNT")? + integer(next()?, "LLEN")? + integer(next()?, "ZCOUNT")?;
+            let leased = integer(next()?, "ZCOUNT")?;
+            let first_in_topic = redis::from_redis_value(next()?).map_err(|_| Down::Unexpected("LINDEX"))?;
+            let first: Vec<(String, f64)> = redis::from_redis_value(next()?).map_err(|_| Down::Unexpected("ZRANGE"))?;
+            let first_due = first.first().map(|(_, score)| *score as i64).filter(|due| *due <= now);
+            counts.push(Counts {
+                scheduled,
+                ready,
+                leased,
+                first_in_topic,
+                first_due: first_due.map(Timestamp::from_ms),
+            });
+        }
+        Ok(counts)
+    }
+
+    /// Strikes empty partitions off the registry; one that gets an id meanwhile is put back.
+    pub async fn strike_off_empty(&self, partitions: &[Partition]) -> Result<u64, Down> {
+        let empty = self.empty(partitions).await?;
+        if empty.is_empty() {
+            return Ok(0);
+        }
+        self.one(registry_call("SREM", &empty)).await?;
+        let still_empty = self.empty(&empty).await?;
+        let refilled: Vec<Partition> = empty.iter().filter(|p| !still_empty.contains(p)).cloned().collect();
+        if !refilled.is_empty() {
+            self.one(registry_call("SADD", &refilled)).await?;
+        }
+        Ok(still_empty.len() as u64)
+    }
+
+    /// Forgets partitions that no poll looks at any more; their tasks are loaded into the others from DynamoDB.
+    pub async fn forget(&self, partitions: &[Partition]) -> Result<(), Down> {
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        let mut calls: Vec<Call> = Vec::new();
+        for partition in partitions {
+            let mut delete = cmd("DEL");
+            delete.arg(&partition.keys());
+            calls.push(Call::Plain(delete));
+        }
+        calls.push(registry_call("SREM", partitions));
+        self.link.send(&calls).await.map(drop)
+    }
+
+    async fn empty(&self, partitions: &[Partition]) -> Result<Vec<Partition>, Down> {
+        if partitions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let exists = |partition: &Partition| {
+            let mut exists = cmd("EXISTS");
+            exists.arg(&partition.keys());
+            Call::Plain(exists)
+        };
+        let calls: Vec<Call> = partitions.iter().map(exists).collect();
+        let mut empty = Vec::new();
+        for (partition, answer) in partitions.iter().zip(self.link.send(&calls).await?) {
+            if integer(answer, "EXISTS")? == 0 {
+                empty.push(partition.clone());
+            }
+        }
+        Ok(empty)
+    }
+
+    /// Takes the lock `tick` for `hold`. `false` when another holds it.
+    pub async fn lock(&self, tick: &str, token: &str, hold: Duration) -> Result<bool, Down> {
+        let mut set = cmd("SET");
+        set.arg(keys::lock(tick)).arg(token).arg("NX").arg("PX").arg(hold.as_millis().to_string());
+        Ok(self.one(Call::Plain(set)).await? != Value::Nil)
+    }
+
+    /// Releases the lock `tick` if it is still that of `token`.
+    pub async fn release(&self, tick: &str, token: &str) -> Result<(), Down> {
+        self.one(RELEASE_LOCK.call([keys::lock(tick)], vec![token.to_owned()])).await.map(drop)
+    }
+
+    /// Where a tick that was cut short goes on: shard -> sort key.
+    pub async fn cursor(&self, tick: &str) -> Result<HashMap<u16, String>, Down> {
+        let mut get = cmd("HGETALL");
+        get.arg(keys::cursor(tick));
+        let answer = self.one(Call::Plain(get)).await?;
+        redis::from_redis_value(answer).map_err(|_| Down::Unexpected("HGETALL"))
+    }
+
+    /// Notes where a tick that was cut short goes on, for an hour at most.
+    pub async fn set_cursor(&self, tick: &str, cursor: &HashMap<u16, String>) -> Result<(), Down> {
+        let key = keys::cursor(tick);
+        let mut delete = cmd("DEL");
+        delete.arg(&key);
+        let mut calls = vec![Call::Plain(delete)];
+        if !cursor.is_empty() {
+            let mut set = cmd("HSET");
+            set.arg(&key);
+            for (shard, wake) in cursor {
+                set.arg(*shard).arg(wake);
+            }
+            let mut expire = cmd("EXPIRE");
+            expire.arg(&key).arg(3_600);
+            calls.extend([Call::Plain(set), Call::Plain(expire)]);
+        }
+        self.link.send(&calls).await.map(drop)
+    }
+
+    async fn one(&self, call: Call) -> Result<Value, Down> {
+        let mut answers = self.link.send(&[call]).await?;
+        answers.pop().ok_or(Down::Unexpected("one call"))
+    }
+}
+
+fn registry_call(command: &str, partitions: &[Partition]) -> Call {
+    let mut call = cmd(command);
+    call.arg(REGISTRY);
+    for partition in partitions {
+        call.arg(partition.to_string());
+    }
+    Call::Plain(call)
+}
+
+fn publish((channel, due): (String, Timestamp)) -> Call {
+    let mut publish = cmd("PUBLISH");
+    publish.arg(channel).arg(due.as_ms());
+    Call::Plain(publish)
+}
+
+fn note_earliest(wakes: &mut HashMap<String, Timestamp>, channel: String, due: Timestamp) {
+    wakes.entry(channel).and_modify(|earliest| *earliest = due.min(*earliest)).or_insert(due);
+}
+
+/// Groups by partition, keeping the order within each.
+fn grouped<'a, T>(items: impl Iterator<Item = (&'a Partition, T)>) -> Vec<(&'a Partition, Vec<T>)> {
+    let mut groups: Vec<(&Partition, Vec<T>)> = Vec::new();
+    let mut places: HashMap<&Partition, usize> = HashMap::new();
+    for (partition, item) in items {
+        let place = *places.entry(partition).or_insert_with(|| {
+            groups.push((partition, Vec::new()));
+            groups.len() - 1
+        });
+        groups[place].1.push(item);
+    }
+    groups
+}
+
+fn integer(answer: Value, of: &'static str) -> Result<u64, Down> {
+    redis::from_redis_value(answer).map_err(|_| Down::Unexpected(of))
+}
+
+/// A script's answer whose first element stands apart from the ids behind it.
+fn split_first(answer: Value, script: &'static str) -> Result<(String, Vec<String>), Down> {
+    let mut all: Vec<String> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected(script))?;
+    if all.is_empty() {
+        return Err(Down::Unexpected(script));
+    }
+    let first = all.remove(0);
+    Ok((first, all))
+}

@@ -1,0 +1,55 @@
+//! The Lambda runtime around a function: logs, configuration, clients, and the loop.
+
+use lambda_runtime::{Error, LambdaEvent, service_fn};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tracing_subscriber::EnvFilter;
+
+use crate::api::Answer;
+use crate::clock::Clock;
+use crate::config::{Config, Environment, TickConfig};
+use crate::service::Service;
+use crate::table;
+
+/// Reads a variable of the process.
+pub fn process_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// Logs as JSON lines on stdout, by `RUST_LOG` (`info` when unset).
+pub fn log_as_json() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().json().with_env_filter(filter).with_target(false).without_time().init();
+}
+
+/// The service that the process's environment describes.
+pub async fn service() -> Result<Service, Error> {
+    let config = Config::read(&Environment(&process_variable))?;
+    Ok(Service::new(table::connect().await, Clock::System, config)?)
+}
+
+/// Runs an API function.
+pub async fn run_api(handle: impl AsyncFn(&Service, &str) -> Answer) -> Result<(), Error> {
+    log_as_json();
+    let service = service().await?;
+    let (service, handle) = (&service, &handle);
+    lambda_runtime::run(service_fn(async |event: LambdaEvent<Box<RawValue>>| {
+        // Boxed: the future is large, and its layout deep.
+        Ok::<_, Error>(Box::pin(handle(service, event.payload.get())).await)
+    }))
+    .await
+}
+
+/// Runs a tick. Its report is the function's result and its log line.
+pub async fn run_tick<R: Serialize>(
+    handle: impl AsyncFn(&Service, &TickConfig) -> Result<R, crate::error::Error>,
+) -> Result<(), Error> {
+    log_as_json();
+    let tick = TickConfig::read(&Environment(&process_variable))?;
+    let service = service().await?;
+    let (service, handle, tick) = (&service, &handle, &tick);
+    lambda_runtime::run(service_fn(async |_event: LambdaEvent<Box<RawValue>>| {
+        Ok::<_, Error>(Box::pin(handle(service, tick)).await?)
+    }))
+    .await
+}

@@ -1,0 +1,94 @@
+//! Adding tasks: DynamoDB first, then Redis.
+
+use std::collections::HashSet;
+
+use futures::StreamExt;
+
+use super::{Service, log_down};
+use crate::due_index::{Partition, Place};
+use crate::error::Error;
+use crate::table::Inserted;
+use crate::task::{Content, Status, Task, random_task_id, random_token};
+use crate::time::Timestamp;
+
+/// Conditional writes of one batch that are under way at once.
+const WRITES_AT_ONCE: usize = 32;
+/// How often another id is tried when one of the service's choice is taken.
+const ID_TRIES: usize = 4;
+
+/// A checked task to add.
+#[derive(Clone, Debug)]
+pub struct Addition {
+    /// The caller's id; `None`: the service chooses.
+    pub id: Option<String>,
+    /// When it is due.
+    pub execute_time: Timestamp,
+    /// The rest.
+    pub content: Content,
+    /// The digest of what was sent; equal for equal content.
+    pub digest: String,
+}
+
+impl Service {
+    /// Stores `additions` and returns, for each, the id and whether it is new. One that has the id of an earlier one
+    /// is added after that one.
+    pub async fn add(&self, additions: Vec<Addition>, now: Timestamp) -> Vec<Result<(String, bool), Error>> {
+        let mut results: Vec<Option<Result<(String, bool), Error>>> = additions.iter().map(|_| None).collect();
+        let mut soon: Vec<(Partition, String, Timestamp)> = Vec::new();
+        let mut waiting: Vec<(usize, Addition)> = additions.into_iter().enumerate().collect();
+        while !waiting.is_empty() {
+            let mut ids = HashSet::new();
+            let (round, later): (Vec<_>, Vec<_>) = waiting
+                .into_iter()
+                .partition(|(_, addition)| addition.id.as_ref().is_none_or(|id| ids.insert(id.clone())));
+            waiting = later;
+            let mut writes = futures::stream::iter(round)
+                .map(|(index, addition)| async move {
+                    let (lane, due) = (addition.content.lane(), addition.execute_time);
+                    (index, lane, due, self.add_one(addition, now).await)
+                })
+                .buffer_unordered(WRITES_AT_ONCE);
+            while let Some((index, lane, due, result)) = writes.next().await {
+                if let (Ok((id, true)), Place::Future(due)) = (&result, self.place_of_due(due, now)) {
+                    soon.push((self.partition(lane, id), id.clone(), due));
+                }
+                results[index] = Some(result);
+            }
+        }
+        let soon: Vec<(Partition, &str, Timestamp)> =
+            soon.iter().map(|(p, id, due)| (p.clone(), id.as_str(), *due)).collect();
+        if let Err(error) = self.index.add(&soon).await {
+            log_down(&error);
+        }
+        results.into_iter().map(|result| result.expect("every addition was in one round")).collect()
+    }
+
+    async fn add_one(&self, addition: Addition, now: Timestamp) -> Result<(String, bool), Error> {
+        let chosen = addition.id.is_none();
+        let mut task = Task {
+            id: addition.id.unwrap_or_else(random_task_id),
+            content: addition.content,
+            digest: addition.digest,
+            execute_time: addition.execute_time,
+            status: Status::Scheduled,
+            attempts: 0,
+            version: 1,
+            write_id: random_token(),
+            created_at: now,
+            updated_at: now,
+            finished_at: None,
+            lease_until: None,
+            lease_token: None,
+            last_error: None,
+        };
+        for _ in 0..ID_TRIES {
+            match self.table.insert(&task, now).await? {
+                Inserted::Created => return Ok((task.id, true)),
+                Inserted::Exists(_) if chosen => task.id = random_task_id(),
+                Inserted::Exists(stored) if stored.digest == task.digest => return Ok((task.id, false)),
+                Inserted::Exists(_) => return Err(Error::TaskExists(task.id)),
+            }
+        }
+        Err(Error::Internal("no free id was found".into()))
+    }
+}

@@ -1,0 +1,172 @@
+//! Making Redis know what DynamoDB knows: what both ticks do, each in its own way.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures::StreamExt;
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::{Service, States};
+use crate::due_index::{Partition, Place};
+use crate::error::Error;
+use crate::state::{Applied, Event};
+use crate::table::attributes::{last_wake_key, pending_bucket};
+use crate::task::Task;
+use crate::time::Timestamp;
+
+/// Rows that one request reads from the index.
+const ROWS: i32 = 500;
+/// Shards that are read side by side.
+const SHARDS_AT_ONCE: usize = 4;
+
+/// What is loaded, and for how long.
+pub(super) struct Load<'a> {
+    /// Under this name Redis keeps where to go on.
+    pub cursor: &'a str,
+    /// Only tasks due later than this; `None`: all that are overdue too.
+    pub after: Option<Timestamp>,
+    /// The latest due time to load.
+    pub up_to: Timestamp,
+    /// Leases in Redis that end after this are compared with DynamoDB.
+    pub doubt_leases_after: Option<Timestamp>,
+    /// When to stop; each shard gets one page all the same.
+    pub deadline: Instant,
+}
+
+/// What loading did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadReport {
+    /// Index rows read.
+    pub read: u64,
+    /// Tasks that Redis did not have and has now.
+    pub loaded: u64,
+    /// Tasks that used up their attempts and are dead now.
+    pub dead: u64,
+    /// Index rows or members that were not readable and were skipped.
+    pub malformed: u64,
+    /// Whether the work was cut short; the next tick goes on from there.
+    pub more: bool,
+}
+
+impl LoadReport {
+    /// Adds up two reports.
+    pub fn add(&mut self, other: Self) {
+        self.read += other.read;
+        self.loaded += other.loaded;
+        self.dead += other.dead;
+        self.malformed += other.malformed;
+        self.more |= other.more;
+    }
+}
+
+impl Service {
+    /// Loads every shard, oldest first; one that was cut short last time goes on from there.
+    pub(super) async fn load(&self, load: &Load<'_>) -> Result<LoadReport, Error> {
+        let cursor = self.index.cursor(load.cursor).await.map_err(Error::redis)?;
+        let first = load.after.map(last_wake_key);
+        let mut shards = futures::stream::iter(0..self.table.shards())
+            .map(|shard| {
+                let after = cursor.get(&shard).cloned().max(first.clone());
+                async move { (shard, self.load_shard(shard, after, load).await) }
+            })
+            .buffer_unordered(SHARDS_AT_ONCE);
+        let mut report = LoadReport::default();
+        let mut next_cursor = HashMap::new();
+        let mut failure = None;
+        while let Some((shard, loaded)) = shards.next().await {
+            // A shard that fails, throttled or not reached, holds up no other one.
+            match loaded {
+                Ok((part, next)) => {
+                    report.add(part);
+                    next_cursor.extend(next.map(|wake| (shard, wake)));
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        if !cursor.is_empty() || !next_cursor.is_empty() {
+            self.index.set_cursor(load.cursor, &next_cursor).await.map_err(Error::redis)?;
+        }
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(report),
+        }
+    }
+
+    /// Loads one shard; returns where to go on when time is up.
+    async fn load_shard(
+        &self,
+        shard: u16,
+        mut after: Option<String>,
+        load: &Load<'_>,
+    ) -> Result<(LoadReport, Option<String>), Error> {
+        let mut report = LoadReport::default();
+        loop {
+            let page = self.table.page(pending_bucket(shard), after.as_deref(), load.up_to, ROWS).await?;
+            report.read += page.rows.len() as u64;
+            report.malformed += u64::from(page.malformed);
+            let rows: Vec<(Partition, &str, Timestamp)> = page
+                .rows
+                .iter()
+                .map(|row| (self.partition(row.lane.clone(), &row.id), row.id.as_str(), row.due))
+                .collect();
+            let now = self.clock.now();
+            let loaded = self.index.load(&rows, now, load.doubt_leases_after).await.map_err(Error::redis)?;
+            report.loaded += loaded.placed as u64;
+            if !loaded.unknown.is_empty() {
+                let states = self.table.states(&loaded.unknown).await?;
+                let lanes: HashMap<&str, &Partition> = rows.iter().map(|(p, id, _)| (*id, p)).collect();
+                let unknown =
+                    loaded.unknown.iter().filter_map(|id| Some(((*lanes.get(id.as_str())?).clone(), id.as_str())));
+                report.add(self.reconcile(unknown, states, now).await?);
+            }
+            match page.next {
+                None => return Ok((report, None)),
+                next if Instant::now() >= load.deadline => {
+                    report.more = true;
+                    return Ok((report, next));
+                }
+                next => after = next,
+            }
+        }
+    }
+
+    /// Puts ids where their state in DynamoDB says that they belong; those without attempts left become dead.
+    pub(super) async fn reconcile<'a>(
+        &self,
+        ids: impl Iterator<Item = (Partition, &'a str)>,
+        states: States,
+        now: Timestamp,
+    ) -> Result<LoadReport, Error> {
+        let mut report = LoadReport::default();
+        let mut places = Vec::new();
+        for (partition, id) in ids {
+            let place = match states.get(id) {
+                Some(task) if task.lane() == partition.lane => {
+                    if is_exhausted(task, now) && self.exhaust(id, now).await? {
+                        report.dead += 1;
+                        Place::Nowhere
+                    } else {
+                        self.place_of(task, now)
+                    }
+                }
+                // Gone, unreadable, or added anew to another lane meanwhile.
+                _ => Place::Nowhere,
+            };
+            report.loaded += u64::from(place != Place::Nowhere);
+            places.push((partition, id, place));
+        }
+        self.index.place(&places).await.map_err(Error::redis)?;
+        Ok(report)
+    }
+}
+
+fn is_exhausted(task: &Task, now: Timestamp) -> bool {
+    matches!(task.apply(&Event::Exhaust, now), Ok(Applied::Changed(_)))
+}
+
+/// The moment at which a tick that starts now with `budget` stops.
+pub(super) fn deadline(budget: Duration) -> Instant {
+    Instant::now() + budget
+}

@@ -1,0 +1,331 @@
+//! Taking due tasks: Redis says which may be due, DynamoDB decides; without Redis, DynamoDB's index says it.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::{Service, log_down};
+use crate::due_index::keys::{type_channel, wake_channel};
+use crate::due_index::{Down, Partition, Place, Taken};
+use crate::error::Error;
+use crate::state::Refusal;
+use crate::table::attributes::pending_bucket;
+use crate::table::{Page, Refused, Row};
+use crate::task::{Lane, MAX_PARAMETERS_BYTES, Task, random_token};
+use crate::time::Timestamp;
+
+/// The most bytes that an answer may have as Lambda counts it: the body's JSON text, encoded once more as a JSON
+/// string. Lambda's limit is 6 MB; the rest is for the envelope.
+pub const ANSWER_BYTES: usize = 6_000_000;
+/// The most that one task can take of that: each byte of the parameters may have to be escaped; the other fields of
+/// a task are bounded far below the remainder.
+const TASK_BYTES: usize = 2 * MAX_PARAMETERS_BYTES + 32 * 1024;
+/// Conditional writes of one poll that are under way at once.
+const CLAIMS_AT_ONCE: usize = 32;
+/// In Redis a lease is at first no longer than this, so that a poll that dies before DynamoDB has the lease delays
+/// the task no longer, however long a lease it wanted.
+const PROVISIONAL_LEASE_MS: i64 = 60_000;
+/// A waiting poll looks again after this at the latest, whatever it has heard.
+const LOOK_AGAIN: Duration = Duration::from_millis(1_000);
+/// The same while it cannot hear of new tasks.
+const LOOK_AGAIN_UNHEARD: Duration = Duration::from_millis(250);
+/// Rows that one look into DynamoDB's index reads from each shard at once.
+const INDEX_ROWS: i32 = 100;
+/// Pages that a poll without Redis reads of one shard.
+const INDEX_PAGES: usize = 20;
+
+/// Whose tasks are polled.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// One lane.
+    Lane(Lane),
+    /// All polled lanes of a type, the most urgent first.
+    Type(String),
+}
+
+impl Source {
+    fn has(&self, lane: &Lane) -> bool {
+        match self {
+            Source::Lane(wanted) => wanted == lane,
+            Source::Type(task_type) => lane.handler.is_none() && lane.task_type == *task_type,
+        }
+    }
+
+    fn channel(&self) -> String {
+        match self {
+            Source::Lane(lane) => wake_channel(lane),
+            Source::Type(task_type) => type_channel(task_type),
+        }
+    }
+}
+
+/// A poll.
+#[derive(Clone, Debug)]
+pub struct PollRequest {
+    /// Whose tasks.
+    pub source: Source,
+    /// The most tasks to take.
+    pub most: usize,
+    /// The lease's length in milliseconds; `None`: each task is ended as it is taken.
+    pub lease_ms: Option<i64>,
+    /// How long to wait for the first task, in real time.
+    pub wait: Duration,
+}
+
+/// What one look has found so far.
+struct Haul {
+    tasks: Vec<Task>,
+    /// Bytes of the answer that are still free.
+    room: usize,
+    /// The first failure of DynamoDB.
+    failure: Option<Error>,
+    /// When the next task may be due.
+    next: Option<Timestamp>,
+}
+
+impl Service {
+    /// Takes due tasks; waits for the first one as long as the request says. `size` tells how many bytes a task takes
+    /// in the answer.
+    pub async fn poll(&self, request: &PollRequest, size: impl Fn(&Task) -> usize) -> Result<Vec<Task>, Error> {
+        let deadline = Instant::now() + request.wait;
+        let mut subscription = None;
+        loop {
+            let mut haul = self.look(request, &size).await?;
+            if !haul.tasks.is_empty() {
+                return Ok(haul.tasks);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(haul.tasks);
+            }
+            let unheard = subscription.is_none();
+            if unheard {
+                let channel = request.source.channel();
+                subscription = self.index.wake_ups.subscribe(channel).await;
+                if subscription.is_some() {
+                    // Only what is added from here on is heard.
+                    continue;
+                }
+            }
+            let pause = tokio::time::sleep(left.min(if unheard { LOOK_AGAIN_UNHEARD } else { LOOK_AGAIN }));
+            tokio::pin!(pause);
+            loop {
+                let due = async {
+                    match haul.next {
+                        Some(due) => self.clock.sleep_until(due).await,
+                        None => std::future::pending().await,
+                    }
+                };
+                let heard = async {
+                    match &mut subscription {
+                        Some(subscription) => subscription.next().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    () = &mut pause => break,
+                    () = due => break,
+                    heard = heard => match heard {
+                        Some(due) => haul.next = Some(haul.next.map_or(due, |next| next.min(due))),
+                        None => {
+                            subscription = None;
+                            break;
+                        }
+                    },
+                }
+            }
+        }
+    }
+
+    /// One look: takes what is due now.
+    async fn look(&self, request: &PollRequest, size: &impl Fn(&Task) -> usize) -> Result<Haul, Error> {
+        let mut haul = Haul { tasks: Vec::new(), room: ANSWER_BYTES, failure: None, next: None };
+        if let Err(error) = self.look_into_redis(request, size, &mut haul).await {
+            log_down(&error);
+            if haul.tasks.is_empty() && haul.failure.is_none() {
+                self.look_into_dynamodb(request, size, &mut haul).await?;
+            }
+        }
+        match haul.failure.take() {
+            Some(failure) if haul.tasks.is_empty() => Err(failure),
+            _ => Ok(haul),
+        }
+    }
+
+    async fn look_into_redis(
+        &self,
+        request: &PollRequest,
+        size: &impl Fn(&Task) -> usize,
+        haul: &mut Haul,
+    ) -> Result<(), Down> {
+        let lanes = match &request.source {
+            Source::Lane(lane) => vec![lane.clone()],
+            Source::Type(_) => {
+                let (partitions, _) = self.index.partitions().await?;
+                let mut lanes: Vec<Lane> =
+                    partitions.into_iter().map(|p| p.lane).filter(|l| request.source.has(l)).collect();
+                lanes.sort_by_key(|lane| lane.priority);
+                lanes.dedup();
+                lanes
+            }
+        };
+        for lane in lanes {
+            // Each poll begins elsewhere, so that no partition is always last.
+            let mut partitions: Vec<Partition> = self.partitions_of(&lane).collect();
+            let first = rand::random_range(0..partitions.len());
+            partitions.rotate_left(first);
+            for partition in partitions {
+                loop {
+                    let wanted = request.most - haul.tasks.len();
+                    if wanted == 0 || haul.failure.is_some() || haul.room < TASK_BYTES {
+                        return Ok(());
+                    }
+                    let now = self.clock.now();
+                    let lease_ms = request.lease_ms.unwrap_or(PROVISIONAL_LEASE_MS).min(PROVISIONAL_LEASE_MS);
+                    let Taken { ids, next } =
+                        self.index.lease_due(&partition, now, wanted, now.plus_ms(lease_ms)).await?;
+                    haul.next = haul.next.into_iter().chain(next).min();
+                    let exhausted = ids.len() < wanted;
+                    let unused = self.claim(request, &partition.lane, ids, size, haul).await;
+                    if !unused.is_empty() {
+                        return self.index.give_back(&partition, &unused).await;
+                    }
+                    if exhausted {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims `ids` in DynamoDB, in order, as long as the answer has room, and tells Redis of those that are not as
+    /// it thought. Returns the ids that were not tried.
+    async fn claim(
+        &self,
+        request: &PollRequest,
+        lane: &Lane,
+        ids: Vec<String>,
+        size: &impl Fn(&Task) -> usize,
+        haul: &mut Haul,
+    ) -> Vec<String> {
+        let mut waiting = ids.into_iter().enumerate();
+        let mut under_way = FuturesUnordered::new();
+        let mut claimed: Vec<(usize, Task)> = Vec::new();
+        let mut corrections: Vec<(String, Place)> = Vec::new();
+        loop {
+            while under_way.len() < CLAIMS_AT_ONCE
+                && haul.room >= TASK_BYTES * (under_way.len() + 1)
+                && haul.failure.is_none()
+                && let Some((place, id)) = waiting.next()
+            {
+                under_way.push(async move {
+                    let result = self.claim_one(request, lane, &id).await;
+                    (place, id, result)
+                });
+            }
+            let Some((place, id, result)) = under_way.next().await else {
+                break;
+            };
+            match result {
+                Ok(Ok(task)) => {
+                    haul.room = haul.room.saturating_sub(size(&task));
+                    // Taken for good, or leased for longer than Redis was told.
+                    match task.lease_until {
+                        None => corrections.push((id, Place::Nowhere)),
+                        Some(until) if request.lease_ms > Some(PROVISIONAL_LEASE_MS) => {
+                            corrections.push((id, Place::Lease(until)));
+                        }
+                        Some(_) => {}
+                    }
+                    claimed.push((place, task));
+                }
+                Ok(Err(place)) => corrections.push((id, place)),
+                Err(error) => {
+                    warn!(task_id = id, %error, "a claim failed; its lease in Redis ends by itself");
+                    haul.failure = Some(error);
+                }
+            }
+        }
+        claimed.sort_by_key(|(place, _)| *place);
+        haul.tasks.extend(claimed.into_iter().map(|(_, task)| task));
+        let corrections: Vec<(Partition, &str, Place)> =
+            corrections.iter().map(|(id, place)| (self.partition(lane.clone(), id), id.as_str(), *place)).collect();
+        self.place(&corrections).await;
+        waiting.map(|(_, id)| id).collect()
+    }
+
+    /// Claims one task, or says where Redis should have it instead.
+    async fn claim_one(&self, request: &PollRequest, lane: &Lane, id: &str) -> Result<Result<Task, Place>, Error> {
+        let now = self.clock.now();
+        let claimed = match request.lease_ms {
+            Some(lease_ms) => self.table.lease(id, lane, &random_token(), now.plus_ms(lease_ms), now).await?,
+            None => self.table.take(id, lane, now).await?,
+        };
+        let refused = match claimed {
+            Ok(task) => return Ok(Ok(task)),
+            Err(refused) => refused,
+        };
+        Ok(Err(match refused {
+            Refused::State(Refusal::NotDue(due)) => self.place_of_due(due, now),
+            Refused::State(Refusal::Held(until)) => Place::Lease(until),
+            Refused::State(Refusal::AttemptsUsed) => {
+                self.exhaust(id, now).await?;
+                Place::Nowhere
+            }
+            Refused::Malformed => {
+                warn!(task_id = id, "dropped a task whose item is not readable");
+                Place::Nowhere
+            }
+            Refused::State(Refusal::OtherLane | Refusal::Finished(_) | Refusal::LeaseLost | Refusal::WrongState(_))
+            | Refused::Missing
+            | Refused::Already => Place::Nowhere,
+        }))
+    }
+
+    /// Takes what DynamoDB's own index says is due: what a poll does while Redis is down.
+    async fn look_into_dynamodb(
+        &self,
+        request: &PollRequest,
+        size: &impl Fn(&Task) -> usize,
+        haul: &mut Haul,
+    ) -> Result<(), Error> {
+        let mut after: Vec<(u16, Option<String>)> = (0..self.table.shards()).map(|shard| (shard, None)).collect();
+        for _ in 0..INDEX_PAGES {
+            let now = self.clock.now();
+            let pages = after
+                .iter()
+                .map(|(shard, after)| self.table.page(pending_bucket(*shard), after.as_deref(), now, INDEX_ROWS));
+            let pages: Vec<Page> = futures::future::try_join_all(pages).await?;
+            let mut rows: Vec<Row> = Vec::new();
+            let mut open = Vec::new();
+            for ((shard, _), page) in after.into_iter().zip(pages) {
+                rows.extend(page.rows.into_iter().filter(|row| request.source.has(&row.lane)));
+                if page.next.is_some() {
+                    open.push((shard, page.next));
+                }
+            }
+            rows.sort_by(|a, b| (a.lane.priority, &a.wake).cmp(&(b.lane.priority, &b.wake)));
+            // The index also has what is leased, and lags: writes are only tried on what is free by a strong read.
+            let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
+            let states = self.table.states(&ids).await?;
+            for row in rows {
+                if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
+                    return Ok(());
+                }
+                let free = states.get(&row.id).is_some_and(|task| task.lease_until.is_none_or(|until| until <= now));
+                if free {
+                    self.claim(request, &row.lane, vec![row.id], size, haul).await;
+                }
+            }
+            if open.is_empty() {
+                return Ok(());
+            }
+            after = open;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! The minute's recovery: leases that ran out, by Redis's account and by DynamoDB's own.
+
+use serde::Serialize;
+use tokio::time::Instant;
+
+use super::Service;
+use super::load::{Load, LoadReport, deadline};
+use crate::config::TickConfig;
+use crate::due_index::Partition;
+use crate::error::Error;
+
+/// The cursor of what is overdue.
+const OVERDUE: &str = "recover-overdue";
+/// Ended leases that are looked at together.
+const LEASES: usize = 500;
+/// Leases in Redis that end later than this from now are compared with DynamoDB: one whose end Redis was not told
+/// would hold its task back for hours. Shorter ones end by themselves.
+const DOUBT_AFTER_MS: i64 = 120_000;
+
+/// What a recovery did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecoverReport {
+    /// Leases that ran out.
+    pub ended: u64,
+    /// What became of those and of the tasks that Redis had forgotten.
+    #[serde(flatten)]
+    pub load: LoadReport,
+    /// Empty partitions that were struck off.
+    pub struck_off: u64,
+}
+
+impl Service {
+    /// Makes tasks whose leases ran out ready again, or dead; finds those that Redis has forgotten.
+    pub async fn recover(&self, tick: &TickConfig) -> Result<RecoverReport, Error> {
+        let deadline = deadline(tick.budget);
+        let mut report = RecoverReport::default();
+        let (partitions, malformed) = self.index.partitions().await.map_err(Error::redis)?;
+        report.load.malformed += malformed as u64;
+        let (current, stale): (Vec<Partition>, Vec<Partition>) =
+            partitions.into_iter().partition(|p| p.number < self.config.queue_partitions);
+        // Left from a time of more partitions: no poll looks there, and DynamoDB has all of it.
+        self.index.forget(&stale).await.map_err(Error::redis)?;
+        for partition in &current {
+            self.recover_leases(partition, deadline, &mut report).await?;
+        }
+        let now = self.clock.now();
+        let load = self
+            .load(&Load {
+                cursor: OVERDUE,
+                after: None,
+                up_to: now,
+                doubt_leases_after: Some(now.plus_ms(DOUBT_AFTER_MS)),
+                deadline,
+            })
+            .await?;
+        report.load.add(load);
+        report.struck_off = self.index.strike_off_empty(&current).await.map_err(Error::redis)?;
+        Ok(report)
+    }
+
+    async fn recover_leases(
+        &self,
+        partition: &Partition,
+        deadline: Instant,
+        report: &mut RecoverReport,
+    ) -> Result<(), Error> {
+        loop {
+            let now = self.clock.now();
+            let ended = self.index.ended_leases(partition, now, LEASES).await.map_err(Error::redis)?;
+            if ended.is_empty() {
+                return Ok(());
+            }
+            report.ended += ended.len() as u64;
+            let states = self.table.states(&ended).await?;
+            let ids = ended.iter().map(|id| (partition.clone(), id.as_str()));
+            // Each of them leaves the ended leases by this, so the next round finds others.
+            report.load.add(self.reconcile(ids, states, now).await?);
+            if Instant::now() >= deadline {
+                report.load.more = true;
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The minute's refresh: what will be due soon goes from DynamoDB into Redis.
+
+use serde::Serialize;
+
+use super::Service;
+use super::load::{Load, LoadReport, deadline};
+use crate::config::TickConfig;
+use crate::error::Error;
+use crate::task::random_token;
+
+/// The lock's name.
+const TICK: &str = "refresh";
+/// The cursor of what becomes due.
+const SOON: &str = "refresh-soon";
+/// The cursor of what is overdue.
+const OVERDUE: &str = "refresh-overdue";
+/// How much longer than it may work a holder keeps the lock: time for the last page and the lists.
+const LOCK_MARGIN: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What a refresh did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RefreshReport {
+    /// Another refresh was at work: this one did nothing.
+    pub locked: bool,
+    /// What loading did.
+    #[serde(flatten)]
+    pub load: LoadReport,
+    /// Due ids moved into the lists.
+    pub promoted: u64,
+    /// Partitions that Redis knows.
+    pub partitions: usize,
+}
+
+impl Service {
+    /// Loads what is due within the window from every shard, and moves what is due now into the lists.
+    ///
+    /// The lock only saves work: all writes are such that two refreshes at once, or one that outlived its lock, do no
+    /// harm.
+    pub async fn refresh(&self, tick: &TickConfig) -> Result<RefreshReport, Error> {
+        let token = random_token();
+        if !self.index.lock(TICK, &token, tick.budget + LOCK_MARGIN).await.map_err(Error::redis)? {
+            return Ok(RefreshReport { locked: true, ..RefreshReport::default() });
+        }
+        let report = self.refresh_locked(tick).await;
+        // When this fails the lock ends by itself.
+        let released = self.index.release(TICK, &token).await;
+        let report = report?;
+        released.map_err(Error::redis)?;
+        Ok(report)
+    }
+
+    async fn refresh_locked(&self, tick: &TickConfig) -> Result<RefreshReport, Error> {
+        let now = self.clock.now();
+        let deadline = deadline(tick.budget);
+        // First what becomes due: a backlog, however long, must not make that late.
+        let soon = self
+            .load(&Load {
+                cursor: SOON,
+                after: Some(now),
+                up_to: now.plus_ms(self.config.window_ms),
+                doubt_leases_after: None,
+                deadline,
+            })
+            .await;
+        let overdue =
+            self.load(&Load { cursor: OVERDUE, after: None, up_to: now, doubt_leases_after: None, deadline }).await;
+        // What Redis has is moved though a shard could not be read.
+        let (partitions, malformed) = self.index.partitions().await.map_err(Error::redis)?;
+        let promoted = self.index.promote(&partitions, self.clock.now()).await.map_err(Error::redis)?;
+        let mut load = soon?;
+        load.add(overdue?);
+        load.malformed += malformed as u64;
+        Ok(RefreshReport { locked: false, load, promoted, partitions: partitions.len() })
+    }
+}
