@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-lint setup-lambda run test lint invoke sam-local deploy
 
-# The environment of the tools that come from PyPI.
+# Where the Python tools go.
 VENV := target/venv
 ARGS ?=
 FUNCTION ?= add
@@ -35,7 +35,10 @@ setup-run:
 	@scripts/setup rust redis
 
 setup-lint:
-	@scripts/setup rust deny && scripts/setup venv $(VENV) 'aws-sam-cli>=1.170,<2' 'cfn-lint>=1.58,<2' 'checkov>=3.2,<4'
+	@scripts/setup rust deny
+	@scripts/setup venv $(VENV) 'aws-sam-cli>=1.170,<2' 'cfn-lint>=1.58,<2'
+	@scripts/setup venv $(VENV)-checkov 'checkov>=3.2,<4' # it wants other versions of what sam wants
 
 setup-lambda:
-	@scripts/setup rust redis && scripts/setup venv $(VENV) 'aws-sam-cli>=1.170,<2' 'cargo-lambda>=1.9,<2' 'ziglang>=0.13'
+	@scripts/setup rust redis
+	@scripts/setup venv $(VENV) 'aws-sam-cli>=1.170,<2' 'cargo-lambda>=1.9,<2' 'ziglang>=0.13'

@@ -57,7 +57,9 @@ def main():
         sys.exit(f"events and the API's definition differ: {sorted(events.items() ^ definition.items())}")
 
     template = yaml_parse(text)
-    template["Globals"]["Function"]["CodeUri"] = "s3://bucket/key"
+    for resource in template["Resources"].values():
+        if resource["Type"] == "AWS::Serverless::Function":
+            resource["Properties"]["CodeUri"] = "s3://bucket/key"
     transformed = transform(template, {}, Policies())
     with open(sys.argv[1], "w", encoding="utf-8") as file:
         json.dump(transformed, file, indent=1, default=str)

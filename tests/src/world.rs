@@ -1,0 +1,257 @@
+//! One test's own service: a table, a Redis, a clock that stands still, and the functions on top.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection, ProjectionType,
+    ScalarAttributeType,
+};
+use punctual_core::clock::{Clock, ManualClock};
+use punctual_core::config::{Config, TickConfig};
+use punctual_core::service::{RecoverReport, RefreshReport, Service};
+use punctual_core::table::attributes::{BUCKET, INDEX, LANE, TASK_ID, WAKE};
+use punctual_core::table::connect_to;
+use punctual_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use crate::RedisServer;
+
+/// Where each test's clock stands at first: 2027-01-15T08:00:00Z.
+pub const START_MS: i64 = 1_800_000_000_000;
+
+/// What a test may set.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Partitions of each queue.
+    pub queue_partitions: u16,
+    /// Shards of the index.
+    pub index_shards: u16,
+    /// The look-ahead, in milliseconds.
+    pub window_ms: i64,
+    /// How long a tick may work.
+    pub tick_budget: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { queue_partitions: 1, index_shards: 4, window_ms: 300_000, tick_budget: Duration::from_secs(40) }
+    }
+}
+
+/// An answer: the HTTP status and the envelope.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    /// The HTTP status.
+    pub status: u16,
+    /// The envelope.
+    pub body: Value,
+}
+
+impl Reply {
+    /// What stands behind `data`, of a call that must have succeeded.
+    #[track_caller]
+    pub fn data(&self) -> &Value {
+        assert_eq!(self.status, 200, "{}", self.body);
+        &self.body["data"]
+    }
+
+    /// The status and the machine word of an error.
+    pub fn error(&self) -> (u16, &str) {
+        (self.status, self.body["error"].as_str().unwrap_or_default())
+    }
+}
+
+/// One test's own service.
+pub struct World {
+    /// Its Redis.
+    pub redis: RedisServer,
+    /// Its emulated DynamoDB.
+    pub database: dynoxide::Database,
+    /// The address of that.
+    pub endpoint: String,
+    /// Its clock.
+    pub clock: ManualClock,
+    /// The service.
+    pub service: Arc<Service>,
+    settings: Settings,
+}
+
+impl World {
+    /// A service with empty stores.
+    pub async fn new() -> Self {
+        Self::with(Settings::default()).await
+    }
+
+    /// The same with other settings.
+    pub async fn with(settings: Settings) -> Self {
+        let redis = RedisServer::start();
+        let database = dynoxide::Database::memory().expect("an emulator");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
+        tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));
+        create_table(&connect_to(&endpoint).await, "tasks").await;
+        let clock = ManualClock::new(Timestamp::from_ms(START_MS));
+        let service = service(&endpoint, &redis.url(), Clock::Manual(clock.clone()), &settings).await;
+        Self { redis, database, endpoint, clock, service: Arc::new(service), settings }
+    }
+
+    /// Another process of the service on the same stores, with another clock or other settings.
+    pub async fn another(&self, clock: Clock, settings: &Settings) -> Arc<Service> {
+        Arc::new(service(&self.endpoint, &self.redis.url(), clock, settings).await)
+    }
+
+    /// The time now.
+    pub fn now(&self) -> i64 {
+        Clock::Manual(self.clock.clone()).now().as_ms()
+    }
+
+    /// Moves the clock.
+    pub fn advance(&self, ms: u32) {
+        self.clock.advance(ms);
+    }
+
+    /// A call as API Gateway makes it.
+    pub async fn call(&self, method: &str, path: &str, body: Value) -> Reply {
+        call(&self.service, method, path, body).await
+    }
+
+    /// A call with a body that need not be JSON.
+    pub async fn call_raw(&self, method: &str, path: &str, body: &str) -> Reply {
+        call_event(&self.service, path, &event(method, path, body)).await
+    }
+
+    /// `GET path`.
+    pub async fn get(&self, path: &str) -> Reply {
+        self.call_raw("GET", path, "").await
+    }
+
+    /// Adds tasks, which must succeed.
+    #[track_caller]
+    pub fn add(&self, task: Value) -> impl Future<Output = Value> {
+        let service = self.service.clone();
+        async move {
+            let reply = call(&service, "POST", "/api/v1/task/add", task).await;
+            reply.data().clone()
+        }
+    }
+
+    /// Polls one queue once, for as many as there are up to `most`.
+    pub async fn poll(&self, queue: &str, most: usize) -> Vec<Value> {
+        let reply = self.call("POST", &format!("/api/v1/task/poll/{queue}"), json!({"max": most})).await;
+        reply.data().as_array().expect("an array").clone()
+    }
+
+    /// The ids that one poll gives.
+    pub async fn poll_ids(&self, queue: &str, most: usize) -> Vec<String> {
+        ids(&self.poll(queue, most).await)
+    }
+
+    /// `verb` (ack, nack, extend) for a task that a poll gave, with more fields.
+    pub async fn settle(&self, verb: &str, task: &Value, more: Value) -> Reply {
+        let id = task["taskId"].as_str().expect("an id");
+        let mut body = more;
+        body["leaseToken"] = task["leaseToken"].clone();
+        self.call("POST", &format!("/api/v1/task/{verb}/{id}"), body).await
+    }
+
+    /// A task as `GET` shows it, or null.
+    pub async fn task(&self, id: &str) -> Value {
+        self.get(&format!("/api/v1/task/{id}")).await.body["data"].clone()
+    }
+
+    /// A task's status.
+    pub async fn status(&self, id: &str) -> String {
+        self.task(id).await["status"].as_str().unwrap_or("unknown").to_owned()
+    }
+
+    /// One refresh.
+    pub async fn refresh(&self) -> RefreshReport {
+        refresh::handle(&self.service, &self.tick()).await.expect("a refresh")
+    }
+
+    /// One recovery.
+    pub async fn recover(&self) -> RecoverReport {
+        recover::handle(&self.service, &self.tick()).await.expect("a recovery")
+    }
+
+    /// How the ticks are configured.
+    pub fn tick(&self) -> TickConfig {
+        TickConfig { budget: self.settings.tick_budget }
+    }
+}
+
+/// The ids of polled or listed tasks.
+pub fn ids(tasks: &[Value]) -> Vec<String> {
+    tasks.iter().map(|task| task["taskId"].as_str().expect("an id").to_owned()).collect()
+}
+
+/// A call of one service as API Gateway makes it.
+pub async fn call(service: &Service, method: &str, path: &str, body: Value) -> Reply {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    call_event(service, path, &event(method, path, &body)).await
+}
+
+/// Hands an event to the function that serves `path`.
+pub async fn call_event(service: &Service, path: &str, event: &str) -> Reply {
+    let rest = path.split_once("/api/v1/").map_or(path, |(_, rest)| rest);
+    let words: Vec<&str> = rest.split(['/', '?']).collect();
+    let answer = match words[..] {
+        ["task", "add", ..] => add::handle(service, event).await,
+        ["task", "cancel", ..] => cancel::handle(service, event).await,
+        ["task", "poll", ..] => poll::handle(service, event).await,
+        ["task", "ack" | "nack" | "extend" | "reschedule" | "redrive", ..] => settle::handle(service, event).await,
+        _ => inspect::handle(service, event).await,
+    };
+    Reply { status: answer.status_code, body: serde_json::from_str(&answer.body).expect("the envelope is JSON") }
+}
+
+/// An HTTP API event.
+pub fn event(method: &str, path: &str, body: &str) -> String {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    json!({
+        "version": "2.0", "rawPath": path, "rawQueryString": query, "body": body, "isBase64Encoded": false,
+        "requestContext": {"http": {"method": method, "path": path}, "stage": "$default"},
+    })
+    .to_string()
+}
+
+async fn service(endpoint: &str, redis_url: &str, clock: Clock, settings: &Settings) -> Service {
+    let config = Config {
+        table_name: "tasks".to_owned(),
+        redis_urls: vec![redis_url.to_owned()],
+        redis_cluster: false,
+        window_ms: settings.window_ms,
+        index_shards: settings.index_shards,
+        queue_partitions: settings.queue_partitions,
+        lease_ms: 30_000,
+        retention_ms: 7 * 24 * 60 * 60 * 1_000,
+    };
+    Service::new(connect_to(endpoint).await, clock, config).expect("a valid configuration")
+}
+
+/// Makes the table as template.yaml describes it.
+pub async fn create_table(client: &aws_sdk_dynamodb::Client, name: &str) {
+    let key = |name: &str, kind: KeyType| KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
+    let text =
+        |name: &str| AttributeDefinition::builder().attribute_name(name).attribute_type(ScalarAttributeType::S).build();
+    let projection = Projection::builder().projection_type(ProjectionType::Include).non_key_attributes(LANE).build();
+    let index = GlobalSecondaryIndex::builder()
+        .index_name(INDEX)
+        .key_schema(key(BUCKET, KeyType::Hash).expect("valid"))
+        .key_schema(key(WAKE, KeyType::Range).expect("valid"))
+        .projection(projection)
+        .build();
+    client
+        .create_table()
+        .table_name(name)
+        .billing_mode(BillingMode::PayPerRequest)
+        .key_schema(key(TASK_ID, KeyType::Hash).expect("valid"))
+        .attribute_definitions(text(TASK_ID).expect("valid"))
+        .attribute_definitions(text(BUCKET).expect("valid"))
+        .attribute_definitions(text(WAKE).expect("valid"))
+        .global_secondary_indexes(index.expect("valid"))
+        .send()
+        .await
+        .expect("the table is made");
+}
