@@ -120,6 +120,26 @@ impl TickConfig {
     }
 }
 
+/// What the dispatcher is configured with besides.
+#[derive(Clone, Copy, Debug)]
+pub struct DispatchConfig {
+    /// `DISPATCH_SHIFT_SECONDS`: how long a dispatcher takes new tasks; 0: a single pass.
+    pub shift: Duration,
+    /// `DISPATCH_CONCURRENCY`: tasks that one dispatcher runs at once.
+    pub concurrency: usize,
+}
+
+impl DispatchConfig {
+    /// Reads and checks the variables.
+    pub fn read(environment: &Environment<'_>) -> Result<Self, WrongVariable> {
+        let concurrency = environment.number("DISPATCH_CONCURRENCY", 64, 1, 1_000)?;
+        Ok(Self {
+            shift: Duration::from_secs(environment.number("DISPATCH_SHIFT_SECONDS", 60, 0, 240)?),
+            concurrency: usize::try_from(concurrency).expect("the limit is far below"),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use punctual_core::api::{Answer, Envelope, Fields, Request, TaskView, note_task, parse_execute_time, serve};
+use punctual_core::api::{
+    Answer, Envelope, Fields, Request, TaskView, note_task, parse_execute_time, parse_task_type, serve,
+};
 use punctual_core::error::Error;
 use punctual_core::service::Service;
 use punctual_core::task::check_task_id;
@@ -23,7 +25,7 @@ pub async fn handle(service: &Service, event: &str) -> Answer {
 async fn settle(service: &Service, request: &Request) -> Result<Envelope, Error> {
     let route = request.route();
     let (verb, id) = match route[..] {
-        ["task", "ack"] => ("ack", None),
+        ["task", verb @ ("ack" | "redrive")] => (verb, None),
         ["task", verb @ ("ack" | "nack" | "extend" | "reschedule" | "redrive"), id] => (verb, Some(id)),
         _ => return Err(Error::NoSuchPath),
     };
@@ -32,7 +34,10 @@ async fn settle(service: &Service, request: &Request) -> Result<Envelope, Error>
     }
     let now = service.clock.now();
     let Some(id) = id else {
-        return acknowledge_batch(service, &request.body, now).await;
+        return match verb {
+            "ack" => acknowledge_batch(service, &request.body, now).await,
+            _ => redrive_batch(service, &request.body, now).await,
+        };
     };
     note_task(id);
     let read = |known: &[&str]| Fields::read("body", &request.body, known);
@@ -100,6 +105,16 @@ async fn acknowledge_batch(service: &Service, body: &str, now: Timestamp) -> Res
         })
         .collect();
     Envelope::ok(&data)
+}
+
+/// Redrives the dead tasks of a queue, at most [`MAX_BATCH`] at once: `{redriven, more}`.
+async fn redrive_batch(service: &Service, body: &str, now: Timestamp) -> Result<Envelope, Error> {
+    let fields = Fields::read("body", body, &["taskType", "priority", "limit"])?;
+    let task_type = fields.raw("taskType").map(parse_task_type).transpose()?.map(|t| t.name().to_owned());
+    let priority = fields.integer("priority", 0, 255)?.and_then(|priority| u8::try_from(priority).ok());
+    let limit = fields.integer("limit", 1, MAX_BATCH as i64)?.map_or(MAX_BATCH, |limit| limit as usize);
+    let (redriven, more) = service.redrive_many(task_type, priority, limit, now).await?;
+    Envelope::ok(&json!({"redriven": redriven, "more": more}))
 }
 
 fn acknowledgement(json: &str) -> Result<(String, String), Error> {

@@ -92,7 +92,8 @@ fn due_time(fields: &Fields<'_>, now: Timestamp) -> Result<(Timestamp, String), 
     }
 }
 
-fn parse_task_type(raw: &RawValue) -> Result<TaskType, Error> {
+/// Reads a task type: an integer or a name.
+pub fn parse_task_type(raw: &RawValue) -> Result<TaskType, Error> {
     const NAME: &str = "taskType";
     if raw.get().starts_with('"') {
         let name: String = serde_json::from_str(raw.get()).map_err(|_| Error::invalid(NAME, "must be a string"))?;

@@ -247,6 +247,33 @@ impl DueIndex {
         Ok((partitions, malformed))
     }
 
+    /// When the first task of each partition is due: those in the list are due at the epoch. One round trip.
+    pub async fn heads(&self, partitions: &[Partition]) -> Result<Vec<Option<Timestamp>>, Down> {
+        let mut calls = Vec::with_capacity(partitions.len() * 3);
+        for partition in partitions {
+            let mut length = cmd("LLEN");
+            length.arg(partition.topic());
+            calls.push(Call::Plain(length));
+            for key in [partition.future(), partition.lease()] {
+                let mut first = cmd("ZRANGE");
+                first.arg(key).arg(0).arg(0).arg("WITHSCORES");
+                calls.push(Call::Plain(first));
+            }
+        }
+        if calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut answers = self.link.send(&calls).await?.into_iter();
+        let mut next = || answers.next().ok_or(Down::Unexpected("heads"));
+        let mut heads = Vec::with_capacity(partitions.len());
+        for _ in partitions {
+            let listed = (integer(next()?, "LLEN")? > 0).then_some(Timestamp::from_ms(0));
+            let scores = [first_score(next()?)?, first_score(next()?)?];
+            heads.push(scores.into_iter().flatten().chain(listed).min());
+        }
+        Ok(heads)
+    }
+
     /// Counts what `partitions` hold at `now`. One round trip.
     pub async fn counts(&self, partitions: &[Partition], now: Timestamp) -> Result<Vec<Counts>, Down> {
         let now = now.as_ms();
@@ -277,15 +304,8 @@ impl DueIndex {
             let ready = integer(next()?, "ZCOUNT")? + integer(next()?, "LLEN")? + integer(next()?, "ZCOUNT")?;
             let leased = integer(next()?, "ZCOUNT")?;
             let first_in_topic = redis::from_redis_value(next()?).map_err(|_| Down::Unexpected("LINDEX"))?;
-            let first: Vec<(String, f64)> = redis::from_redis_value(next()?).map_err(|_| Down::Unexpected("ZRANGE"))?;
-            let first_due = first.first().map(|(_, score)| *score as i64).filter(|due| *due <= now);
-            counts.push(Counts {
-                scheduled,
-                ready,
-                leased,
-                first_in_topic,
-                first_due: first_due.map(Timestamp::from_ms),
-            });
+            let first_due = first_score(next()?)?.filter(|due| due.as_ms() <= now);
+            counts.push(Counts { scheduled, ready, leased, first_in_topic, first_due });
         }
         Ok(counts)
     }
@@ -415,6 +435,12 @@ fn grouped<'a, T>(items: impl Iterator<Item = (&'a Partition, T)>) -> Vec<(&'a P
         groups[place].1.push(item);
     }
     groups
+}
+
+/// The score of the one member of a `ZRANGE ... WITHSCORES`.
+fn first_score(answer: Value) -> Result<Option<Timestamp>, Down> {
+    let first: Vec<(String, f64)> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("ZRANGE"))?;
+    Ok(first.first().map(|(_, score)| Timestamp::from_ms(*score as i64)))
 }
 
 fn integer(answer: Value, of: &'static str) -> Result<u64, Down> {

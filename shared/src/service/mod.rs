@@ -1,6 +1,7 @@
 //! What the functions do, in terms of the two stores and the clock.
 
 mod add;
+mod dispatch;
 mod inspect;
 mod load;
 mod poll;
@@ -13,6 +14,7 @@ use std::collections::HashMap;
 use tracing::warn;
 
 pub use add::Addition;
+pub use dispatch::DispatchReport;
 pub use inspect::{Health, ListFilter, Listing, QueueCounts};
 pub use poll::{ANSWER_BYTES, PollRequest, Source};
 pub use recover::RecoverReport;

@@ -1,5 +1,6 @@
 //! Taking due tasks: Redis says which may be due, DynamoDB decides; without Redis, DynamoDB's index says it.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -44,6 +45,8 @@ pub enum Source {
     Lane(Lane),
     /// All polled lanes of a type, the most urgent first.
     Type(String),
+    /// The lanes of these handlers, the longest due first; at most so many tasks of each.
+    Handlers(HashMap<String, usize>),
 }
 
 impl Source {
@@ -51,13 +54,28 @@ impl Source {
         match self {
             Source::Lane(wanted) => wanted == lane,
             Source::Type(task_type) => lane.handler.is_none() && lane.task_type == *task_type,
+            Source::Handlers(slots) => lane.handler.as_ref().is_some_and(|name| slots.contains_key(name)),
         }
     }
 
-    fn channel(&self) -> String {
+    /// Where new tasks are heard of; `None` for a source that never waits.
+    fn channel(&self) -> Option<String> {
         match self {
-            Source::Lane(lane) => wake_channel(lane),
-            Source::Type(task_type) => type_channel(task_type),
+            Source::Lane(lane) => Some(wake_channel(lane)),
+            Source::Type(task_type) => Some(type_channel(task_type)),
+            Source::Handlers(_) => None,
+        }
+    }
+
+    /// How many more tasks of `lane` may be taken.
+    fn wanted(&self, lane: &Lane, most: usize, taken: &[Task]) -> usize {
+        let left = most - taken.len();
+        match (self, &lane.handler) {
+            (Source::Handlers(slots), Some(name)) => {
+                let of_handler = taken.iter().filter(|task| task.content.handler.as_ref() == Some(name)).count();
+                left.min(slots.get(name).copied().unwrap_or(0).saturating_sub(of_handler))
+            }
+            _ => left,
         }
     }
 }
@@ -102,8 +120,7 @@ impl Service {
                 return Ok(haul.tasks);
             }
             let unheard = subscription.is_none();
-            if unheard {
-                let channel = request.source.channel();
+            if unheard && let Some(channel) = request.source.channel() {
                 subscription = self.index.wake_ups.subscribe(channel).await;
                 if subscription.is_some() {
                     // Only what is added from here on is heard.
@@ -140,6 +157,12 @@ impl Service {
         }
     }
 
+    /// Takes what is due now, whatever its size; also tells when the next task may be due.
+    pub(super) async fn take_now(&self, request: &PollRequest) -> Result<(Vec<Task>, Option<Timestamp>), Error> {
+        let haul = self.look(request, &|_| 0).await?;
+        Ok((haul.tasks, haul.next))
+    }
+
     /// One look: takes what is due now.
     async fn look(&self, request: &PollRequest, size: &impl Fn(&Task) -> usize) -> Result<Haul, Error> {
         let mut haul = Haul { tasks: Vec::new(), room: ANSWER_BYTES, failure: None, next: None };
@@ -155,23 +178,42 @@ impl Service {
         }
     }
 
+    /// The lanes of a source in the order in which they are served.
+    async fn lanes_of(&self, source: &Source, haul: &mut Haul) -> Result<Vec<Lane>, Down> {
+        if let Source::Lane(lane) = source {
+            return Ok(vec![lane.clone()]);
+        }
+        let (mut partitions, _) = self.index.partitions().await?;
+        partitions.retain(|partition| source.has(&partition.lane));
+        let mut lanes: Vec<Lane>;
+        if let Source::Handlers(_) = source {
+            let heads = self.index.heads(&partitions).await?;
+            let now = self.clock.now();
+            let mut due = Vec::new();
+            for (partition, head) in partitions.into_iter().zip(heads) {
+                match head {
+                    Some(head) if head <= now => due.push((head, partition.lane)),
+                    later => haul.next = haul.next.into_iter().chain(later).min(),
+                }
+            }
+            due.sort();
+            lanes = due.into_iter().map(|(_, lane)| lane).collect();
+        } else {
+            lanes = partitions.into_iter().map(|partition| partition.lane).collect();
+            lanes.sort_by_key(|lane| lane.priority);
+        }
+        let mut seen = HashSet::new();
+        lanes.retain(|lane| seen.insert(lane.clone()));
+        Ok(lanes)
+    }
+
     async fn look_into_redis(
         &self,
         request: &PollRequest,
         size: &impl Fn(&Task) -> usize,
         haul: &mut Haul,
     ) -> Result<(), Down> {
-        let lanes = match &request.source {
-            Source::Lane(lane) => vec![lane.clone()],
-            Source::Type(_) => {
-                let (partitions, _) = self.index.partitions().await?;
-                let mut lanes: Vec<Lane> =
-                    partitions.into_iter().map(|p| p.lane).filter(|l| request.source.has(l)).collect();
-                lanes.sort_by_key(|lane| lane.priority);
-                lanes.dedup();
-                lanes
-            }
-        };
+        let lanes = self.lanes_of(&request.source, haul).await?;
         for lane in lanes {
             // Each poll begins elsewhere, so that no partition is always last.
             let mut partitions: Vec<Partition> = self.partitions_of(&lane).collect();
@@ -179,9 +221,12 @@ impl Service {
             partitions.rotate_left(first);
             for partition in partitions {
                 loop {
-                    let wanted = request.most - haul.tasks.len();
-                    if wanted == 0 || haul.failure.is_some() || haul.room < TASK_BYTES {
+                    if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
                         return Ok(());
+                    }
+                    let wanted = request.source.wanted(&lane, request.most, &haul.tasks);
+                    if wanted == 0 {
+                        break;
                     }
                     let now = self.clock.now();
                     let lease_ms = request.lease_ms.unwrap_or(PROVISIONAL_LEASE_MS).min(PROVISIONAL_LEASE_MS);
@@ -315,6 +360,9 @@ impl Service {
             for row in rows {
                 if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
                     return Ok(());
+                }
+                if request.source.wanted(&row.lane, request.most, &haul.tasks) == 0 {
+                    continue;
                 }
                 let free = states.get(&row.id).is_some_and(|task| task.lease_until.is_none_or(|until| until <= now));
                 if free {

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::Service;
 use super::load::{Load, LoadReport, deadline};
 use crate::config::TickConfig;
+use crate::due_index::Partition;
 use crate::error::Error;
 use crate::task::random_token;
 
@@ -67,7 +68,9 @@ impl Service {
             self.load(&Load { cursor: OVERDUE, after: None, up_to: now, doubt_leases_after: None, deadline }).await;
         // What Redis has is moved though a shard could not be read.
         let (partitions, malformed) = self.index.partitions().await.map_err(Error::redis)?;
-        let promoted = self.index.promote(&partitions, self.clock.now()).await.map_err(Error::redis)?;
+        // A handler's tasks stay where their due times are: the dispatcher serves the longest due lane first.
+        let polled: Vec<Partition> = partitions.iter().filter(|p| p.lane.handler.is_none()).cloned().collect();
+        let promoted = self.index.promote(&polled, self.clock.now()).await.map_err(Error::redis)?;
         let mut load = soon?;
         load.add(overdue?);
         load.malformed += malformed as u64;

@@ -2,12 +2,12 @@
 
 use futures::StreamExt;
 
-use super::Service;
+use super::{ListFilter, Service};
 use crate::due_index::{Partition, Place};
 use crate::error::Error;
 use crate::state::{Applied, Event};
 use crate::table::Refused;
-use crate::task::{Lane, Task};
+use crate::task::{Lane, Status, Task};
 use crate::time::Timestamp;
 
 /// Conditional writes of one batch that are under way at once.
@@ -30,17 +30,9 @@ impl Service {
 
     /// Ends tasks that their holders are done with, each `(id, token)`. `Ok` also for a repeat.
     pub async fn acknowledge(&self, settled: &[(String, String)], now: Timestamp) -> Vec<Result<(), Error>> {
-        let writes: Vec<Result<Option<Lane>, Error>> = futures::stream::iter(settled)
-            .map(|(id, token)| async move {
-                match self.table.acknowledge(id, token, now).await? {
-                    Ok(lane) => Ok(Some(lane)),
-                    Err(Refused::Already) => Ok(None),
-                    Err(refused) => Err(refused_to_error(id, refused)),
-                }
-            })
-            .buffered(WRITES_AT_ONCE)
-            .collect()
-            .await;
+        let writes: Vec<_> = settled.iter().map(|(id, token)| self.acknowledge_one(id, token, now)).collect();
+        let writes: Vec<Result<Option<Lane>, Error>> =
+            futures::stream::iter(writes).buffered(WRITES_AT_ONCE).collect().await;
         let ended: Vec<(Partition, &str, Place)> = settled
             .iter()
             .zip(&writes)
@@ -51,6 +43,15 @@ impl Service {
             .collect();
         self.place(&ended).await;
         writes.into_iter().map(|written| written.map(drop)).collect()
+    }
+
+    /// The lane of the task that was ended, `None` for a repeat.
+    async fn acknowledge_one(&self, id: &str, token: &str, now: Timestamp) -> Result<Option<Lane>, Error> {
+        match self.table.acknowledge(id, token, now).await? {
+            Ok(lane) => Ok(Some(lane)),
+            Err(Refused::Already) => Ok(None),
+            Err(refused) => Err(refused_to_error(id, refused)),
+        }
     }
 
     /// Notes a failed attempt of the holder of `token`: the task is tried again, or dead.
@@ -81,6 +82,31 @@ impl Service {
     /// Sends a dead task round again, due now.
     pub async fn redrive(&self, id: &str, now: Timestamp) -> Result<Task, Error> {
         self.transition(id, Event::Redrive, now).await
+    }
+
+    /// Sends up to `most` dead tasks of a queue round again, the longest due first. Returns how many, and whether
+    /// more are left.
+    pub async fn redrive_many(
+        &self,
+        task_type: Option<String>,
+        priority: Option<u8>,
+        most: usize,
+        now: Timestamp,
+    ) -> Result<(usize, bool), Error> {
+        let filter = ListFilter { status: Status::Dead, task_type, priority };
+        let dead = self.list(&filter, most, None, |_| true, now).await?;
+        let writes: Vec<_> = dead.tasks.iter().map(|task| self.redrive(&task.id, now)).collect();
+        let redriven: Vec<Result<Task, Error>> = futures::stream::iter(writes).buffered(WRITES_AT_ONCE).collect().await;
+        let mut count = 0;
+        for result in redriven {
+            match result {
+                Ok(_) => count += 1,
+                // Redriven by someone else, or past its retention, meanwhile.
+                Err(Error::WrongState(_) | Error::NotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((count, dead.cursor.is_some()))
     }
 
     /// Reads a task, applies an event to it and writes what came of it, anew when the task changed in between.

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
     AttributeValue, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
+    TransactWriteItem,
 };
 use tracing::warn;
 
@@ -270,14 +271,24 @@ impl TaskTable {
 
     /// Ends the task that `token` holds, and tells its lane.
     pub async fn acknowledge(&self, id: &str, token: &str, now: Timestamp) -> Result<Result<Lane, Refused>, Error> {
-        let update = Update::only_if("#status = :leased AND #leaseToken = :token")
-            .name(LEASE_TOKEN)
-            .value("leased", text(Status::Leased.as_str()))
-            .value("token", text(token));
         let event = Event::Acknowledge { token: token.to_owned() };
-        let update = finish(update, Status::Succeeded, now);
-        let written = self.write(id, update, ReturnValue::UpdatedOld, &event, now).await?;
+        let written = self.write(id, acknowledgement(token, now), ReturnValue::UpdatedOld, &event, now).await?;
         Ok(written.and_then(lane_of))
+    }
+
+    /// The write of [`TaskTable::acknowledge`] as a part of another transaction.
+    pub fn completion(&self, id: &str, token: &str, now: Timestamp) -> TransactWriteItem {
+        let expressions = marked(acknowledgement(token, now), &random_token(), now).into_expressions();
+        let update = aws_sdk_dynamodb::types::Update::builder()
+            .table_name(&self.name)
+            .key(TASK_ID, text(id))
+            .update_expression(expressions.update)
+            .condition_expression(expressions.condition)
+            .set_expression_attribute_names(Some(expressions.names))
+            .set_expression_attribute_values(Some(expressions.values))
+            .build()
+            .expect("table, key and update expression are given");
+        TransactWriteItem::builder().update(update).build()
     }
 
     /// Calls a scheduled or leased task off, and tells its lane.
@@ -360,11 +371,7 @@ impl TaskTable {
         now: Timestamp,
     ) -> Result<Result<Item, Refused>, Error> {
         let write_id = random_token();
-        let update = update.set(WRITE_ID, text(&write_id)).set(UPDATED_AT, number(now.as_ms())).set_sum(
-            VERSION,
-            VERSION,
-            number(1),
-        );
+        let update = marked(update, &write_id, now);
         let item = match self.send(id, update, returns, &write_id).await? {
             Written::Applied(item) => return Ok(Ok(item)),
             Written::Refused(None) => return Ok(Err(Refused::Missing)),
@@ -438,6 +445,20 @@ fn takeable(lane: &Lane, now: Timestamp) -> Update {
     .value("now", number(now.as_ms()))
     .value("scheduled", text(Status::Scheduled.as_str()))
     .value("wasLeased", text(Status::Leased.as_str()))
+}
+
+/// The end of the task that `token` holds.
+fn acknowledgement(token: &str, now: Timestamp) -> Update {
+    let update = Update::only_if("#status = :leased AND #leaseToken = :token")
+        .name(LEASE_TOKEN)
+        .value("leased", text(Status::Leased.as_str()))
+        .value("token", text(token));
+    finish(update, Status::Succeeded, now)
+}
+
+/// The update with the marks that every write leaves.
+fn marked(update: Update, write_id: &str, now: Timestamp) -> Update {
+    update.set(WRITE_ID, text(write_id)).set(UPDATED_AT, number(now.as_ms())).set_sum(VERSION, VERSION, number(1))
 }
 
 /// The end of a task: it leaves the index, and its retention begins.

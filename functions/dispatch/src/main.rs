@@ -1,0 +1,6 @@
+//! The Lambda function `dispatch`: wiring only.
+
+#[tokio::main]
+async fn main() -> Result<(), lambda_runtime::Error> {
+    dispatch::run().await
+}
