@@ -1,7 +1,9 @@
 //! Helpers of the integration tests: real stores, one pair for each test, and calls as API Gateway makes them.
 
+mod proxy;
 mod redis_server;
 mod world;
 
+pub use proxy::{Fault, Proxy};
 pub use redis_server::RedisServer;
-pub use world::{Reply, START_MS, Settings, World, call, call_event, create_table, event, ids};
+pub use world::{Reply, START_MS, Settings, World, call, call_event, create_table, event, ids, sorted_ids, task};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection, ProjectionType,
-    ScalarAttributeType,
+    AttributeDefinition, AttributeValue, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
+    ProjectionType, ScalarAttributeType,
 };
 use punctual_core::clock::{Clock, ManualClock};
 use punctual_core::config::{Config, TickConfig};
@@ -101,6 +101,47 @@ impl World {
         Arc::new(service(&self.endpoint, &self.redis.url(), clock, settings).await)
     }
 
+    /// Another process on the same clock that reaches DynamoDB at another address, such as that of a proxy.
+    pub async fn through(&self, endpoint: &str) -> Arc<Service> {
+        let clock = Clock::Manual(self.clock.clone());
+        Arc::new(service(endpoint, &self.redis.url(), clock, &self.settings).await)
+    }
+
+    /// Sets one attribute of an item behind the service's back, or removes it.
+    pub async fn spoil(&self, id: &str, name: &str, value: Option<AttributeValue>) {
+        let client = connect_to(&self.endpoint).await;
+        let update = client.update_item().table_name("tasks").key(TASK_ID, AttributeValue::S(id.to_owned()));
+        let update = update.expression_attribute_names("#name", name);
+        let update = match value {
+            Some(value) => update.update_expression("SET #name = :value").expression_attribute_values(":value", value),
+            None => update.update_expression("REMOVE #name"),
+        };
+        update.send().await.expect("the item is changed");
+    }
+
+    /// Polls a queue until it gives nothing more, and returns all that it gave, in order.
+    pub async fn drain(&self, queue: &str) -> Vec<Value> {
+        let mut all = Vec::new();
+        loop {
+            let some = self.poll(queue, 100).await;
+            if some.is_empty() {
+                return all;
+            }
+            all.extend(some);
+        }
+    }
+
+    /// Adds tasks of one type, due after `delay_ms`, with the ids `{prefix}{0..count}`.
+    pub async fn add_many(&self, prefix: &str, count: usize, delay_ms: i64) -> Vec<String> {
+        let ids: Vec<String> = (0..count).map(|n| format!("{prefix}{n}")).collect();
+        for batch in ids.chunks(100) {
+            let tasks: Vec<Value> = batch.iter().map(|id| task(id, delay_ms)).collect();
+            let added = self.add(Value::Array(tasks)).await;
+            assert!(added.as_array().expect("an array").iter().all(|item| item["created"] == true), "{added}");
+        }
+        ids
+    }
+
     /// The time now.
     pub fn now(&self) -> i64 {
         Clock::Manual(self.clock.clone()).now().as_ms()
@@ -179,6 +220,18 @@ impl World {
     pub fn tick(&self) -> TickConfig {
         TickConfig { budget: self.settings.tick_budget }
     }
+}
+
+/// A task of type `t`, priority 0, due after `delay_ms`.
+pub fn task(id: &str, delay_ms: i64) -> Value {
+    json!({"taskId": id, "taskType": "t", "delay": delay_ms, "parameters": {"n": 1}})
+}
+
+/// The ids of polled or listed tasks, sorted.
+pub fn sorted_ids(tasks: &[Value]) -> Vec<String> {
+    let mut ids = ids(tasks);
+    ids.sort();
+    ids
 }
 
 /// The ids of polled or listed tasks.
