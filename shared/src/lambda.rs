@@ -1,8 +1,11 @@
 //! The Lambda runtime around a function: logs, configuration, clients, and the loop.
 
+use std::time::Instant;
+
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 
 use crate::api::Answer;
@@ -19,7 +22,13 @@ pub fn process_variable(name: &str) -> Option<String> {
 /// Logs as JSON lines on stdout, by `RUST_LOG` (`info` when unset).
 pub fn log_as_json() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().json().with_env_filter(filter).with_target(false).without_time().init();
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_env_filter(filter)
+        .with_target(false)
+        .without_time()
+        .init();
 }
 
 /// The service that the process's environment describes.
@@ -40,8 +49,9 @@ pub async fn run_api(handle: impl AsyncFn(&Service, &str) -> Answer) -> Result<(
     .await
 }
 
-/// Runs a tick. Its report is the function's result and its log line.
+/// Runs the tick `name`. Its report is the function's result and its log line.
 pub async fn run_tick<R: Serialize>(
+    name: &'static str,
     handle: impl AsyncFn(&Service, &TickConfig) -> Result<R, crate::error::Error>,
 ) -> Result<(), Error> {
     log_as_json();
@@ -49,7 +59,29 @@ pub async fn run_tick<R: Serialize>(
     let service = service().await?;
     let (service, handle, tick) = (&service, &handle, &tick);
     lambda_runtime::run(service_fn(async |_event: LambdaEvent<Box<RawValue>>| {
-        Ok::<_, Error>(Box::pin(handle(service, tick)).await?)
+        // Boxed: the future is large, and its layout deep.
+        log_tick(name, Box::pin(handle(service, tick))).await
     }))
     .await
+}
+
+/// Runs one tick and logs its report or its failure.
+pub async fn log_tick<R: Serialize>(
+    name: &'static str,
+    tick: impl Future<Output = Result<R, crate::error::Error>>,
+) -> Result<R, Error> {
+    let started = Instant::now();
+    let outcome = tick.await;
+    let duration_ms = started.elapsed().as_secs_f64() * 1_000.0;
+    match &outcome {
+        Ok(report) => {
+            let report = serde_json::to_string(report).unwrap_or_default();
+            info!(tick = name, outcome = "ok", duration_ms, report, "tick");
+        }
+        Err(failure) => {
+            let cause = std::error::Error::source(failure).map(ToString::to_string);
+            error!(tick = name, outcome = failure.word(), duration_ms, cause, "tick");
+        }
+    }
+    Ok(outcome?)
 }

@@ -293,7 +293,7 @@ impl Task {
 
     /// Whether its retention has ended: it counts as unknown though DynamoDB, which is hours late at times, has it.
     pub fn is_expired(&self, now: Timestamp) -> bool {
-        self.expires_at_seconds().is_some_and(|at| at <= now.as_ms().div_euclid(1000))
+        self.expires_at_seconds().is_some_and(|at| at <= now.as_seconds_down())
     }
 }
 

@@ -38,6 +38,11 @@ impl Timestamp {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// Whole seconds since the epoch that have passed.
+    pub const fn as_seconds_down(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
     /// Whole seconds since the epoch, rounded up: DynamoDB's TTL unit.
     pub const fn as_seconds_up(self) -> i64 {
         self.0.div_euclid(1000) + if self.0.rem_euclid(1000) > 0 { 1 } else { 0 }

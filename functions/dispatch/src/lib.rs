@@ -13,7 +13,7 @@ use lambda_runtime::{LambdaEvent, service_fn};
 use punctual_core::config::{DispatchConfig, Environment, WrongVariable};
 use punctual_core::error::Error;
 use punctual_core::handler::{DuplicateHandler, Registry};
-use punctual_core::lambda::{log_as_json, process_variable, service};
+use punctual_core::lambda::{log_as_json, log_tick, process_variable, service};
 use punctual_core::service::{DispatchReport, Service};
 use serde_json::value::RawValue;
 use thiserror::Error;
@@ -70,7 +70,8 @@ pub async fn run() -> Result<(), lambda_runtime::Error> {
     let service = Arc::new(service().await?);
     let (service, registry, config) = (&service, &registry, &config);
     lambda_runtime::run(service_fn(async |_event: LambdaEvent<Box<RawValue>>| {
-        Ok::<_, lambda_runtime::Error>(Box::pin(handle(service, registry, config)).await?)
+        // Boxed: the future is large, and its layout deep.
+        log_tick("dispatch", Box::pin(handle(service, registry, config))).await
     }))
     .await
 }

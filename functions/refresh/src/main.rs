@@ -2,5 +2,5 @@
 
 #[tokio::main]
 async fn main() -> Result<(), lambda_runtime::Error> {
-    punctual_core::lambda::run_tick(refresh::handle).await
+    punctual_core::lambda::run_tick("refresh", refresh::handle).await
 }

@@ -100,6 +100,18 @@ pub fn cursor(tick: &str) -> String {
     format!("cursor:{tick}")
 }
 
+/// The type of value that a key holds, as Redis names it; `None` for what is no key of ours.
+pub fn kind(key: &str) -> Option<&'static str> {
+    match key.split(':').next()? {
+        "future" | "lease" => Some("zset"),
+        "topic" => Some("list"),
+        "lock" => Some("string"),
+        "cursor" => Some("hash"),
+        REGISTRY => Some("set"),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -67,6 +67,17 @@ pub enum Call {
 }
 
 impl Call {
+    /// The keys that it is about; of a plain command only the first.
+    pub(super) fn keys(&self) -> Vec<String> {
+        match self {
+            Call::Plain(command) => match command.args_iter().nth(1) {
+                Some(redis::Arg::Simple(key)) => vec![String::from_utf8_lossy(key).into_owned()],
+                _ => Vec::new(),
+            },
+            Call::Script { keys, .. } => keys.clone(),
+        }
+    }
+
     fn command(&self, by_text: bool) -> Cmd {
         match self {
             Call::Plain(command) => command.clone(),

@@ -8,7 +8,7 @@ mod wake_ups;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use redis::{RedisResult, Value, cmd};
+use redis::{RedisError, RedisResult, Value, cmd};
 use tracing::warn;
 
 pub use keys::Partition;
@@ -18,6 +18,7 @@ pub use wake_ups::{Subscription, WakeUps};
 use keys::{REGISTRY, wake_channel};
 use scripts::{LEASE_DUE, LOAD_IDS, PLACE_IDS, PROMOTE_DUE, RELEASE_LOCK, RETURN_IDS};
 
+use crate::table::attributes::wake_key_due;
 use crate::task::check_task_id;
 use crate::time::Timestamp;
 
@@ -43,6 +44,8 @@ pub enum Place {
 pub struct Taken {
     /// The ids, now leases, in order.
     pub ids: Vec<String>,
+    /// How many members beside them were no ids and were dropped.
+    pub malformed: usize,
     /// When the next one is due or the next lease ends; `None` when nothing is known or more is due now.
     pub next: Option<Timestamp>,
 }
@@ -65,7 +68,7 @@ pub struct Counts {
     pub ready: u64,
     /// With a lease that has not ended.
     pub leased: u64,
-    /// The first id of the list.
+    /// The first of the list, when it is an id.
     pub first_in_topic: Option<String>,
     /// The due time of the first id of the sorted set, when it is due.
     pub first_due: Option<Timestamp>,
@@ -86,7 +89,7 @@ impl DueIndex {
 
     /// Says whether Redis answers.
     pub async fn ping(&self) -> Result<(), Down> {
-        self.link.send(&[Call::Plain(cmd("PING"))]).await.map(drop)
+        self.send(&[Call::Plain(cmd("PING"))]).await.map(drop)
     }
 
     /// Notes tasks that were just stored, each with its due time. One round trip.
@@ -111,7 +114,7 @@ impl DueIndex {
         // After the ids: whoever strikes a partition off looks for ids after it, so one of the two sees the other.
         calls.push(Call::Plain(registry));
         calls.extend(wakes.into_iter().map(publish));
-        self.link.send(&calls).await.map(drop)
+        self.send(&calls).await.map(drop)
     }
 
     /// Puts ids where they belong and wakes those who wait for them. One round trip.
@@ -147,7 +150,7 @@ impl DueIndex {
         if calls.is_empty() {
             return Ok(());
         }
-        self.link.send(&calls).await.map(drop)
+        self.send(&calls).await.map(drop)
     }
 
     /// Takes up to `most` due ids of a partition and leases them until `until`. One round trip.
@@ -160,15 +163,15 @@ impl DueIndex {
     ) -> Result<Taken, Down> {
         let arguments = vec![now.as_ms().to_string(), most.to_string(), until.as_ms().to_string()];
         let answer = self.one(LEASE_DUE.call(partition.keys(), arguments)).await?;
-        let (next, mut ids) = split_first(answer, LEASE_DUE.name)?;
-        let malformed: Vec<String> = ids.extract_if(.., |id| check_task_id(id).is_err()).collect();
-        if !malformed.is_empty() {
-            warn!(%partition, count = malformed.len(), "dropped members that are no task ids");
-            let drop: Vec<_> = malformed.iter().map(|id| (partition.clone(), id.as_str(), Place::Nowhere)).collect();
-            self.place(&drop).await?;
+        let mut members: Vec<Vec<u8>> =
+            redis::from_redis_value(answer).map_err(|_| Down::Unexpected(LEASE_DUE.name))?;
+        if members.is_empty() {
+            return Err(Down::Unexpected(LEASE_DUE.name));
         }
-        let next = next.parse::<f64>().ok().map(|ms| Timestamp::from_ms(ms as i64));
-        Ok(Taken { ids, next })
+        let next = String::from_utf8(members.remove(0)).ok().and_then(|score| score.parse::<f64>().ok());
+        let (ids, malformed) = sort_out(members);
+        self.drop_leases(partition, &malformed).await?;
+        Ok(Taken { ids, malformed: malformed.len(), next: next.map(|ms| Timestamp::from_ms(ms as i64)) })
     }
 
     /// Gives ids back that [`DueIndex::lease_due`] took and nobody used: they are first in line again.
@@ -207,7 +210,7 @@ impl DueIndex {
         calls.push(Call::Plain(registry));
         calls.extend(wakes.into_iter().map(publish));
         let mut loaded = Loaded::default();
-        for answer in self.link.send(&calls).await?.into_iter().take(scripts) {
+        for answer in self.send(&calls).await?.into_iter().take(scripts) {
             let (placed, unknown) = split_first(answer, LOAD_IDS.name)?;
             loaded.placed += placed.parse::<usize>().map_err(|_| Down::Unexpected(LOAD_IDS.name))?;
             loaded.unknown.extend(unknown);
@@ -223,16 +226,36 @@ impl DueIndex {
         let arguments = [now.as_ms().to_string(), TOPIC_LIMIT.to_string()];
         let calls: Vec<Call> =
             partitions.iter().map(|p| PROMOTE_DUE.call([p.future(), p.topic()], arguments.to_vec())).collect();
-        let answers = self.link.send(&calls).await?;
+        let answers = self.send(&calls).await?;
         answers.into_iter().map(|answer| integer(answer, PROMOTE_DUE.name)).sum()
     }
 
-    /// Up to `most` ids of a partition whose leases have ended at `now`, the longest ended first.
-    pub async fn ended_leases(&self, partition: &Partition, now: Timestamp, most: usize) -> Result<Vec<String>, Down> {
+    /// Up to `most` ids of a partition whose leases have ended at `now`, the longest ended first, and how many members
+    /// among them were no ids and were dropped.
+    pub async fn ended_leases(
+        &self,
+        partition: &Partition,
+        now: Timestamp,
+        most: usize,
+    ) -> Result<(Vec<String>, usize), Down> {
         let mut range = cmd("ZRANGE");
         range.arg(partition.lease()).arg("-inf").arg(now.as_ms()).arg("BYSCORE").arg("LIMIT").arg(0).arg(most);
         let answer = self.one(Call::Plain(range)).await?;
-        redis::from_redis_value(answer).map_err(|_| Down::Unexpected("ZRANGE"))
+        let members = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("ZRANGE"))?;
+        let (ids, malformed) = sort_out(members);
+        self.drop_leases(partition, &malformed).await?;
+        Ok((ids, malformed.len()))
+    }
+
+    /// Drops members that are no ids.
+    async fn drop_leases(&self, partition: &Partition, malformed: &[Vec<u8>]) -> Result<(), Down> {
+        if malformed.is_empty() {
+            return Ok(());
+        }
+        warn!(%partition, count = malformed.len(), "dropped members that are no task ids");
+        let mut remove = cmd("ZREM");
+        remove.arg(partition.lease()).arg(malformed);
+        self.one(Call::Plain(remove)).await.map(drop)
     }
 
     /// All partitions that were ever used and not struck off, and how many unreadable ones there are.
@@ -240,8 +263,9 @@ impl DueIndex {
         let mut members = cmd("SMEMBERS");
         members.arg(REGISTRY);
         let answer = self.one(Call::Plain(members)).await?;
-        let names: Vec<String> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("SMEMBERS"))?;
-        let mut partitions: Vec<Partition> = names.iter().filter_map(|name| Partition::parse(name)).collect();
+        let names: Vec<Vec<u8>> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("SMEMBERS"))?;
+        let readable = names.iter().filter_map(|name| std::str::from_utf8(name).ok());
+        let mut partitions: Vec<Partition> = readable.filter_map(Partition::parse).collect();
         partitions.sort();
         let malformed = names.len() - partitions.len();
         Ok((partitions, malformed))
@@ -263,7 +287,7 @@ impl DueIndex {
         if calls.is_empty() {
             return Ok(Vec::new());
         }
-        let mut answers = self.link.send(&calls).await?.into_iter();
+        let mut answers = self.send(&calls).await?.into_iter();
         let mut next = || answers.next().ok_or(Down::Unexpected("heads"));
         let mut heads = Vec::with_capacity(partitions.len());
         for _ in partitions {
@@ -296,14 +320,15 @@ impl DueIndex {
         if calls.is_empty() {
             return Ok(Vec::new());
         }
-        let mut answers = self.link.send(&calls).await?.into_iter();
+        let mut answers = self.send(&calls).await?.into_iter();
         let mut next = || answers.next().ok_or(Down::Unexpected("counts"));
         let mut counts = Vec::with_capacity(partitions.len());
         for _ in partitions {
             let scheduled = integer(next()?, "ZCOUNT")?;
             let ready = integer(next()?, "ZCOUNT")? + integer(next()?, "LLEN")? + integer(next()?, "ZCOUNT")?;
             let leased = integer(next()?, "ZCOUNT")?;
-            let first_in_topic = redis::from_redis_value(next()?).map_err(|_| Down::Unexpected("LINDEX"))?;
+            let first: Option<Vec<u8>> = redis::from_redis_value(next()?).map_err(|_| Down::Unexpected("LINDEX"))?;
+            let first_in_topic = sort_out(first.into_iter().collect()).0.pop();
             let first_due = first_score(next()?)?.filter(|due| due.as_ms() <= now);
             counts.push(Counts { scheduled, ready, leased, first_in_topic, first_due });
         }
@@ -337,7 +362,7 @@ impl DueIndex {
             calls.push(Call::Plain(delete));
         }
         calls.push(registry_call("SREM", partitions));
-        self.link.send(&calls).await.map(drop)
+        self.send(&calls).await.map(drop)
     }
 
     async fn empty(&self, partitions: &[Partition]) -> Result<Vec<Partition>, Down> {
@@ -351,7 +376,7 @@ impl DueIndex {
         };
         let calls: Vec<Call> = partitions.iter().map(exists).collect();
         let mut empty = Vec::new();
-        for (partition, answer) in partitions.iter().zip(self.link.send(&calls).await?) {
+        for (partition, answer) in partitions.iter().zip(self.send(&calls).await?) {
             if integer(answer, "EXISTS")? == 0 {
                 empty.push(partition.clone());
             }
@@ -363,7 +388,18 @@ impl DueIndex {
     pub async fn lock(&self, tick: &str, token: &str, hold: Duration) -> Result<bool, Down> {
         let mut set = cmd("SET");
         set.arg(keys::lock(tick)).arg(token).arg("NX").arg("PX").arg(hold.as_millis().to_string());
-        Ok(self.one(Call::Plain(set)).await? != Value::Nil)
+        if self.one(Call::Plain(set)).await? != Value::Nil {
+            return Ok(true);
+        }
+        // A lock without an end is none of ours, and would be held for ever.
+        let mut left = cmd("PTTL");
+        left.arg(keys::lock(tick));
+        if self.one(Call::Plain(left)).await? == Value::Int(-1) {
+            let mut end = cmd("PEXPIRE");
+            end.arg(keys::lock(tick)).arg(hold.as_millis().to_string());
+            self.one(Call::Plain(end)).await?;
+        }
+        Ok(false)
     }
 
     /// Releases the lock `tick` if it is still that of `token`.
@@ -376,7 +412,14 @@ impl DueIndex {
         let mut get = cmd("HGETALL");
         get.arg(keys::cursor(tick));
         let answer = self.one(Call::Plain(get)).await?;
-        redis::from_redis_value(answer).map_err(|_| Down::Unexpected("HGETALL"))
+        let fields: Vec<(Vec<u8>, Vec<u8>)> =
+            redis::from_redis_value(answer).map_err(|_| Down::Unexpected("HGETALL"))?;
+        // What is not readable is no cursor: that shard is read from its beginning.
+        let readable = fields.into_iter().filter_map(|(shard, wake)| {
+            let wake = String::from_utf8(wake).ok().filter(|wake| wake_key_due(wake).is_some())?;
+            Some((std::str::from_utf8(&shard).ok()?.parse().ok()?, wake))
+        });
+        Ok(readable.collect())
     }
 
     /// Notes where a tick that was cut short goes on, for an hour at most.
@@ -395,11 +438,38 @@ impl DueIndex {
             expire.arg(&key).arg(3_600);
             calls.extend([Call::Plain(set), Call::Plain(expire)]);
         }
-        self.link.send(&calls).await.map(drop)
+        self.send(&calls).await.map(drop)
+    }
+
+    /// Sends `calls` in one round trip. A key of a type that we never write holds nothing of ours: it is deleted, since
+    /// DynamoDB has all that belongs there, and the calls are sent once more.
+    async fn send(&self, calls: &[Call]) -> Result<Vec<Value>, Down> {
+        match self.link.send(calls).await {
+            Err(Down::Failed(error)) if is_wrong_type(&error) => {}
+            answer => return answer,
+        }
+        let mut keys: Vec<String> = calls.iter().flat_map(Call::keys).collect();
+        keys.retain(|key| keys::kind(key).is_some());
+        let plain = |name, key: &String| {
+            let mut command = cmd(name);
+            command.arg(key);
+            Call::Plain(command)
+        };
+        let kinds: Vec<Call> = keys.iter().map(|key| plain("TYPE", key)).collect();
+        let mut deletions = Vec::new();
+        for (key, answer) in keys.iter().zip(self.link.send(&kinds).await?) {
+            let kind: String = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("TYPE"))?;
+            if kind != "none" && keys::kind(key) != Some(kind.as_str()) {
+                warn!(key, kind, "deleted a key of the wrong type");
+                deletions.push(plain("DEL", key));
+            }
+        }
+        self.link.send(&deletions).await?;
+        self.link.send(calls).await
     }
 
     async fn one(&self, call: Call) -> Result<Value, Down> {
-        let mut answers = self.link.send(&[call]).await?;
+        let mut answers = self.send(&[call]).await?;
         answers.pop().ok_or(Down::Unexpected("one call"))
     }
 }
@@ -423,6 +493,24 @@ fn note_earliest(wakes: &mut HashMap<String, Timestamp>, channel: String, due: T
     wakes.entry(channel).and_modify(|earliest| *earliest = due.min(*earliest)).or_insert(due);
 }
 
+/// Splits members into task ids and what is none.
+fn sort_out(members: Vec<Vec<u8>>) -> (Vec<String>, Vec<Vec<u8>>) {
+    let (mut ids, mut malformed) = (Vec::with_capacity(members.len()), Vec::new());
+    for member in members {
+        match String::from_utf8(member) {
+            Ok(id) if check_task_id(&id).is_ok() => ids.push(id),
+            Ok(other) => malformed.push(other.into_bytes()),
+            Err(error) => malformed.push(error.into_bytes()),
+        }
+    }
+    (ids, malformed)
+}
+
+/// Older servers wrap a script's error, so the code alone does not tell.
+fn is_wrong_type(error: &RedisError) -> bool {
+    error.code() == Some("WRONGTYPE") || error.detail().is_some_and(|detail| detail.contains("WRONGTYPE"))
+}
+
 /// Groups by partition, keeping the order within each.
 fn grouped<'a, T>(items: impl Iterator<Item = (&'a Partition, T)>) -> Vec<(&'a Partition, Vec<T>)> {
     let mut groups: Vec<(&Partition, Vec<T>)> = Vec::new();
@@ -439,7 +527,7 @@ fn grouped<'a, T>(items: impl Iterator<Item = (&'a Partition, T)>) -> Vec<(&'a P
 
 /// The score of the one member of a `ZRANGE ... WITHSCORES`.
 fn first_score(answer: Value) -> Result<Option<Timestamp>, Down> {
-    let first: Vec<(String, f64)> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("ZRANGE"))?;
+    let first: Vec<(Vec<u8>, f64)> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("ZRANGE"))?;
     Ok(first.first().map(|(_, score)| Timestamp::from_ms(*score as i64)))
 }
 

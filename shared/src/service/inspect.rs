@@ -137,21 +137,26 @@ impl Service {
             let age = oldest.map_or(0, |due| now.ms_since(due).max(0));
             queue.oldest_due_age_ms = queue.oldest_due_age_ms.max(age);
         }
-        for shard in 0..self.table.shards() {
-            let mut after: Option<String> = None;
-            loop {
-                let page = self.table.page(dead_bucket(shard), after.as_deref(), LAST_TIMESTAMP, ROWS_TO_COUNT).await?;
-                for row in page.rows {
-                    queues.entry((row.lane.task_type, row.lane.priority)).or_default().dead += 1;
-                }
-                after = page.next;
-                if after.is_none() {
-                    break;
-                }
-            }
+        let shards = (0..self.table.shards()).map(|shard| self.dead_lanes(shard));
+        for lane in futures::future::try_join_all(shards).await?.into_iter().flatten() {
+            queues.entry((lane.task_type, lane.priority)).or_default().dead += 1;
         }
         queues.retain(|_, counts| counts.scheduled + counts.ready + counts.leased + counts.dead > 0);
         Ok(queues)
+    }
+
+    /// The lane of each dead task in a shard.
+    async fn dead_lanes(&self, shard: u16) -> Result<Vec<Lane>, Error> {
+        let mut lanes = Vec::new();
+        let mut after: Option<String> = None;
+        loop {
+            let page = self.table.page(dead_bucket(shard), after.as_deref(), LAST_TIMESTAMP, ROWS_TO_COUNT).await?;
+            lanes.extend(page.rows.into_iter().map(|row| row.lane));
+            after = page.next;
+            if after.is_none() {
+                return Ok(lanes);
+            }
+        }
     }
 
     /// Asks both stores for a sign of life.

@@ -230,10 +230,10 @@ impl Service {
                     }
                     let now = self.clock.now();
                     let lease_ms = request.lease_ms.unwrap_or(PROVISIONAL_LEASE_MS).min(PROVISIONAL_LEASE_MS);
-                    let Taken { ids, next } =
+                    let Taken { ids, malformed, next } =
                         self.index.lease_due(&partition, now, wanted, now.plus_ms(lease_ms)).await?;
                     haul.next = haul.next.into_iter().chain(next).min();
-                    let exhausted = ids.len() < wanted;
+                    let exhausted = ids.len() + malformed < wanted;
                     let unused = self.claim(request, &partition.lane, ids, size, haul).await;
                     if !unused.is_empty() {
                         return self.index.give_back(&partition, &unused).await;

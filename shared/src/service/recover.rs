@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use tokio::time::Instant;
+use tracing::info;
 
 use super::Service;
 use super::load::{Load, LoadReport, deadline};
@@ -28,6 +29,10 @@ pub struct RecoverReport {
     pub load: LoadReport,
     /// Empty partitions that were struck off.
     pub struck_off: u64,
+    /// How long the oldest task that is due and free has been due, in milliseconds.
+    pub oldest_due_age_ms: i64,
+    /// Dead tasks that wait for a person.
+    pub dead_tasks: u64,
 }
 
 impl Service {
@@ -55,6 +60,12 @@ impl Service {
             })
             .await?;
         report.load.add(load);
+        for counts in self.queues(self.clock.now()).await?.values() {
+            report.oldest_due_age_ms = report.oldest_due_age_ms.max(counts.oldest_due_age_ms);
+            report.dead_tasks += counts.dead;
+        }
+        // The names of the metrics that template.yaml reads from the log.
+        info!(oldestDueAgeMs = report.oldest_due_age_ms, deadTasks = report.dead_tasks, "backlog");
         report.struck_off = self.index.strike_off_empty(&current).await.map_err(Error::redis)?;
         Ok(report)
     }
@@ -67,8 +78,9 @@ impl Service {
     ) -> Result<(), Error> {
         loop {
             let now = self.clock.now();
-            let ended = self.index.ended_leases(partition, now, LEASES).await.map_err(Error::redis)?;
-            if ended.is_empty() {
+            let (ended, malformed) = self.index.ended_leases(partition, now, LEASES).await.map_err(Error::redis)?;
+            report.load.malformed += malformed as u64;
+            if ended.is_empty() && malformed == 0 {
                 return Ok(());
             }
             report.ended += ended.len() as u64;

@@ -131,7 +131,7 @@ impl TaskTable {
             .expression_attribute_names("#status", STATUS)
             .expression_attribute_names("#expiresAt", EXPIRES_AT)
             .expression_attribute_values(":cancelled", text(Status::Cancelled.as_str()))
-            .expression_attribute_values(":now", number(now.as_seconds_up()))
+            .expression_attribute_values(":now", number(now.as_seconds_down()))
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
