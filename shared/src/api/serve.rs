@@ -28,7 +28,8 @@ pub async fn serve(
     let work = async {
         let request = Request::from_event(event)?;
         tracing::Span::current().record("method", request.method.as_str());
-        act(&request).await
+        // Boxed: the future is large, and its layout deep.
+        Box::pin(act(&request)).await
     };
     let bounded = tokio::time::timeout(TIME_LIMIT + extra_time, AssertUnwindSafe(work).catch_unwind());
     let outcome = match bounded.instrument(span.clone()).await {
