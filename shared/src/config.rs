@@ -132,7 +132,7 @@ pub struct DispatchConfig {
 impl DispatchConfig {
     /// Reads and checks the variables.
     pub fn read(environment: &Environment<'_>) -> Result<Self, WrongVariable> {
-        let concurrency = environment.number("DISPATCH_CONCURRENCY", 64, 1, 1_000)?;
+        let concurrency = environment.number("DISPATCH_CONCURRENCY", 32, 1, 1_000)?;
         Ok(Self {
             shift: Duration::from_secs(environment.number("DISPATCH_SHIFT_SECONDS", 60, 0, 240)?),
             concurrency: usize::try_from(concurrency).expect("the limit is far below"),

@@ -10,6 +10,9 @@ const PARTITION_SALT: u8 = 1;
 /// The set of all partitions that have been used, so that nothing needs KEYS or SCAN.
 pub const REGISTRY: &str = "partitions";
 
+/// Up to when all that becomes due has been loaded, epoch milliseconds.
+pub const HORIZON: &str = "horizon";
+
 /// One part of a lane, with its own three keys in one cluster slot. Written `type_priority.number` or
 /// `type_priority.number@handler`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

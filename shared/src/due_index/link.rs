@@ -129,7 +129,7 @@ impl Connection {
 
 enum Target {
     Single(Client),
-    Cluster(ClusterClient),
+    Cluster(Box<ClusterClient>),
 }
 
 #[derive(Default)]
@@ -155,7 +155,7 @@ impl Link {
                 .response_timeout(RESPONSE_TIMEOUT)
                 .retries(3)
                 .build()?;
-            Target::Cluster(client)
+            Target::Cluster(Box::new(client))
         } else {
             let url = urls.first().map(String::as_str).unwrap_or_default();
             Target::Single(Client::open(url)?)

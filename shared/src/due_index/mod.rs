@@ -15,7 +15,7 @@ pub use keys::Partition;
 pub use link::{Call, Down, Link};
 pub use wake_ups::{Subscription, WakeUps};
 
-use keys::{REGISTRY, wake_channel};
+use keys::{HORIZON, REGISTRY, wake_channel};
 use scripts::{LEASE_DUE, LOAD_IDS, PLACE_IDS, PROMOTE_DUE, RELEASE_LOCK, RETURN_IDS};
 
 use crate::table::attributes::wake_key_due;
@@ -405,6 +405,22 @@ impl DueIndex {
     /// Releases the lock `tick` if it is still that of `token`.
     pub async fn release(&self, tick: &str, token: &str) -> Result<(), Down> {
         self.one(RELEASE_LOCK.call([keys::lock(tick)], vec![token.to_owned()])).await.map(drop)
+    }
+
+    /// Up to when all that becomes due has been loaded; `None` when no refresh has told since Redis was last empty.
+    pub async fn horizon(&self) -> Result<Option<Timestamp>, Down> {
+        let mut get = cmd("GET");
+        get.arg(HORIZON);
+        let answer: Option<i64> =
+            redis::from_redis_value(self.one(Call::Plain(get)).await?).map_err(|_| Down::Unexpected("GET"))?;
+        Ok(answer.map(Timestamp::from_ms))
+    }
+
+    /// Notes that all that becomes due up to `horizon` is loaded.
+    pub async fn set_horizon(&self, horizon: Timestamp) -> Result<(), Down> {
+        let mut set = cmd("SET");
+        set.arg(HORIZON).arg(horizon.as_ms());
+        self.one(Call::Plain(set)).await.map(drop)
     }
 
     /// Where a tick that was cut short goes on: shard -> sort key.

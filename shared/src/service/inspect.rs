@@ -99,8 +99,9 @@ impl Service {
             let ids = rows.iter().filter(|row| filter.has(&row.lane)).map(|row| row.id.clone()).collect::<Vec<_>>();
             let mut found = self.table.read(&ids).await?;
             for row in rows {
-                // The index lags: what it says is checked by the strong read.
-                let task = found.remove(&row.id).filter(|task| task.status == filter.status);
+                // The index lags, and so does the TTL: what it says is checked by the strong read.
+                let task =
+                    found.remove(&row.id).filter(|task| task.status == filter.status && !task.is_expired(now));
                 if let Some(task) = task.filter(|task| filter.has(&task.lane())) {
                     if !fits(&task) {
                         let cursor = last_wake;

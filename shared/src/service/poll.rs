@@ -166,16 +166,34 @@ impl Service {
     /// One look: takes what is due now.
     async fn look(&self, request: &PollRequest, size: &impl Fn(&Task) -> usize) -> Result<Haul, Error> {
         let mut haul = Haul { tasks: Vec::new(), room: ANSWER_BYTES, failure: None, next: None };
-        if let Err(error) = self.look_into_redis(request, size, &mut haul).await {
+        let complete = match self.look_into_redis(request, size, &mut haul).await {
+            // Having found something, there is no need to know.
+            Ok(()) if !haul.tasks.is_empty() => Ok(true),
+            Ok(()) => self.redis_knows_all_due(&mut haul).await,
+            Err(error) => Err(error),
+        };
+        let complete = complete.unwrap_or_else(|error| {
             log_down(&error);
-            if haul.tasks.is_empty() && haul.failure.is_none() {
-                self.look_into_dynamodb(request, size, &mut haul).await?;
+            false
+        });
+        if !complete && haul.tasks.is_empty() && haul.failure.is_none() {
+            // What was taken before a failure is given out: it is leased.
+            if let Err(error) = self.look_into_dynamodb(request, size, &mut haul).await {
+                haul.failure = Some(error);
             }
         }
         match haul.failure.take() {
             Some(failure) if haul.tasks.is_empty() => Err(failure),
             _ => Ok(haul),
         }
+    }
+
+    /// Whether a refresh has loaded all that is due by now. It has not when Redis was emptied since, or when no refresh
+    /// ran for longer than the window: then an empty answer of Redis says nothing.
+    async fn redis_knows_all_due(&self, haul: &mut Haul) -> Result<bool, Down> {
+        let horizon = self.index.horizon().await?.filter(|horizon| *horizon > self.clock.now());
+        haul.next = haul.next.into_iter().chain(horizon).min();
+        Ok(horizon.is_some())
     }
 
     /// The lanes of a source in the order in which they are served.
@@ -234,7 +252,7 @@ impl Service {
                         self.index.lease_due(&partition, now, wanted, now.plus_ms(lease_ms)).await?;
                     haul.next = haul.next.into_iter().chain(next).min();
                     let exhausted = ids.len() + malformed < wanted;
-                    let unused = self.claim(request, &partition.lane, ids, size, haul).await;
+                    let unused = self.claim(request, &partition.lane, Some(&partition), ids, size, haul).await;
                     if !unused.is_empty() {
                         return self.index.give_back(&partition, &unused).await;
                     }
@@ -253,6 +271,7 @@ impl Service {
         &self,
         request: &PollRequest,
         lane: &Lane,
+        taken_from: Option<&Partition>,
         ids: Vec<String>,
         size: &impl Fn(&Task) -> usize,
         haul: &mut Haul,
@@ -278,10 +297,11 @@ impl Service {
             match result {
                 Ok(Ok(task)) => {
                     haul.room = haul.room.saturating_sub(size(&task));
-                    // Taken for good, or leased for longer than Redis was told.
+                    let strayed = taken_from.is_some_and(|from| *from != self.partition(lane.clone(), &id));
+                    // Taken for good, or leased for longer than Redis was told, or where it does not belong.
                     match task.lease_until {
                         None => corrections.push((id, Place::Nowhere)),
-                        Some(until) if request.lease_ms > Some(PROVISIONAL_LEASE_MS) => {
+                        Some(until) if strayed || request.lease_ms > Some(PROVISIONAL_LEASE_MS) => {
                             corrections.push((id, Place::Lease(until)));
                         }
                         Some(_) => {}
@@ -297,9 +317,16 @@ impl Service {
         }
         claimed.sort_by_key(|(place, _)| *place);
         haul.tasks.extend(claimed.into_iter().map(|(_, task)| task));
-        let corrections: Vec<(Partition, &str, Place)> =
-            corrections.iter().map(|(id, place)| (self.partition(lane.clone(), id), id.as_str(), *place)).collect();
-        self.place(&corrections).await;
+        let mut places: Vec<(Partition, &str, Place)> = Vec::with_capacity(corrections.len());
+        for (id, place) in &corrections {
+            let home = self.partition(lane.clone(), id);
+            // From a time of fewer partitions: it leaves the one where it does not belong.
+            if let Some(from) = taken_from.filter(|from| **from != home) {
+                places.push((from.clone(), id, Place::Nowhere));
+            }
+            places.push((home, id, *place));
+        }
+        self.place(&places).await;
         waiting.map(|(_, id)| id).collect()
     }
 
@@ -357,17 +384,22 @@ impl Service {
             // The index also has what is leased, and lags: writes are only tried on what is free by a strong read.
             let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
             let states = self.table.states(&ids).await?;
-            for row in rows {
+            rows.retain(|row| {
+                states.get(&row.id).is_some_and(|task| task.lease_until.is_none_or(|until| until <= now))
+            });
+            let mut rows = rows.into_iter().peekable();
+            while let Some(lane) = rows.peek().map(|row| row.lane.clone()) {
                 if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
                     return Ok(());
                 }
-                if request.source.wanted(&row.lane, request.most, &haul.tasks) == 0 {
+                let wanted = request.source.wanted(&lane, request.most, &haul.tasks);
+                if wanted == 0 {
+                    rows.next();
                     continue;
                 }
-                let free = states.get(&row.id).is_some_and(|task| task.lease_until.is_none_or(|until| until <= now));
-                if free {
-                    self.claim(request, &row.lane, vec![row.id], size, haul).await;
-                }
+                let of_lane = std::iter::from_fn(|| rows.next_if(|row| row.lane == lane));
+                let ids = of_lane.take(wanted).map(|row| row.id).collect();
+                self.claim(request, &lane, None, ids, size, haul).await;
             }
             if open.is_empty() {
                 return Ok(());

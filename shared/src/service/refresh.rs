@@ -72,8 +72,14 @@ impl Service {
         let polled: Vec<Partition> = partitions.iter().filter(|p| p.lane.handler.is_none()).cloned().collect();
         let promoted = self.index.promote(&polled, self.clock.now()).await.map_err(Error::redis)?;
         let mut load = soon?;
+        let soon_is_loaded = !load.more;
         load.add(overdue?);
         load.malformed += malformed as u64;
+        // A backlog that is loaded over several ticks does not count: its oldest part is there, and polls that find
+        // nothing would all search it.
+        if soon_is_loaded {
+            self.index.set_horizon(now.plus_ms(self.config.window_ms)).await.map_err(Error::redis)?;
+        }
         Ok(RefreshReport { locked: false, load, promoted, partitions: partitions.len() })
     }
 }
