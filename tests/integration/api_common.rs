@@ -60,11 +60,11 @@ pub async fn refused_json(world: &World, path: &str, body: &Value, status: u16, 
 /// The function that serves a route of the design's table, by the route's first words.
 pub async fn answer_of(function: &str, world: &World, event: &str) -> Answer {
     match function {
-        "add" => add::handle(&world.service, event).await,
-        "cancel" => cancel::handle(&world.service, event).await,
-        "poll" => poll::handle(&world.service, event).await,
-        "settle" => settle::handle(&world.service, event).await,
-        "inspect" => inspect::handle(&world.service, event).await,
+        "add" => Box::pin(add::handle(&world.service, event)).await,
+        "cancel" => Box::pin(cancel::handle(&world.service, event)).await,
+        "poll" => Box::pin(poll::handle(&world.service, event)).await,
+        "settle" => Box::pin(settle::handle(&world.service, event)).await,
+        "inspect" => Box::pin(inspect::handle(&world.service, event)).await,
         other => panic!("no function {other}"),
     }
 }

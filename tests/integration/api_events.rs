@@ -38,7 +38,8 @@ fn v2(method: &str, path: &str, body: Value) -> Value {
 async fn every_kind_of_event_stage_and_spelling_of_a_path_is_the_same_request() {
     let world = World::new().await;
     let prefixes = ["", "/Prod", "/v1", "/api", "/$default", "/Prod/Prod", "//", "/Prod/"];
-    let paths = ["/api/v1/task/add", "/api/v1/task/add/", "/api/v1//task/add", "/api/v1/task/%61dd", "//api/v1/task/add//"];
+    let paths =
+        ["/api/v1/task/add", "/api/v1/task/add/", "/api/v1//task/add", "/api/v1/task/%61dd", "//api/v1/task/add//"];
     for kind in [v1, v2] {
         for prefix in prefixes {
             for path in paths {
@@ -61,7 +62,8 @@ async fn percent_encoded_ids_types_and_queries_are_decoded_once() {
     for path in ["/api/v1/task/a:1", "/api/v1/task/a%3A1", "/api/v1/task/a%3a1", "/api/v1/task/%61:1/"] {
         assert_eq!(reply_of("inspect", &world, &event("GET", path, "")).await.data()["taskId"], "a:1", "{path}");
     }
-    for path in ["/api/v1/task/a%253A1", "/api/v1/task/a%2F1", "/api/v1/task/%2E%2E", "/api/v1/task/%00", "/api/v1/task/a+1"]
+    for path in
+        ["/api/v1/task/a%253A1", "/api/v1/task/a%2F1", "/api/v1/task/%2E%2E", "/api/v1/task/%00", "/api/v1/task/a+1"]
     {
         let reply = reply_of("inspect", &world, &event("GET", path, "")).await;
         assert_eq!(reply.error(), (404, "not_found"), "{path}");
@@ -93,7 +95,9 @@ async fn a_body_flagged_as_base64_is_decoded_and_a_wrong_one_is_refused() {
         let task = due(&format!("a{number}"));
         let task = json!({"taskId": task["taskId"], "taskType": "t", "delay": 0, "parameters": "é😀"}).to_string();
         assert_eq!(send(json!(STANDARD.encode(&task))).await.body["created"], true);
-        for bad in [json!("%%%"), json!(task), json!("e30"), json!(STANDARD.encode([0xff, 0xfe])), json!(""), Value::Null] {
+        for bad in
+            [json!("%%%"), json!(task), json!("e30"), json!(STANDARD.encode([0xff, 0xfe])), json!(""), Value::Null]
+        {
             let reply = send(bad.clone()).await;
             assert_eq!(reply.error(), (400, "invalid"), "{bad}");
         }
@@ -195,7 +199,7 @@ async fn a_path_that_no_route_has_is_404_in_every_function() {
             }
         }
     }
-    for verb in ["nack", "extend", "reschedule", "redrive"] {
+    for verb in ["nack", "extend", "reschedule"] {
         let reply = reply_of("settle", &world, &event("POST", &format!("/api/v1/task/{verb}"), "{}")).await;
         assert_eq!(reply.error(), (404, "not_found"), "{verb}");
     }
@@ -206,7 +210,9 @@ async fn a_path_that_no_route_has_is_404_in_every_function() {
 async fn what_is_no_event_is_answered_with_400_and_the_envelope() {
     let world = World::new().await;
     for function in FUNCTIONS {
-        for text in ["", "null", "[]", "{}", "7", "{\"path\":\"/\"}", "{\"rawPath\":7}", "{\"source\":\"aws.events\"}", "{"] {
+        for text in
+            ["", "null", "[]", "{}", "7", "{\"path\":\"/\"}", "{\"rawPath\":7}", "{\"source\":\"aws.events\"}", "{"]
+        {
             let reply = reply_of(function, &world, text).await;
             assert_eq!(reply.error(), (400, "invalid"), "{function} {text}");
             assert_eq!(reply.body["code"], 400);

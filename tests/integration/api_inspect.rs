@@ -6,14 +6,15 @@ use punctual_core::table::connect_to;
 use serde_json::{Value, json};
 use tests::{START_MS, Settings, World, call_event, event, ids};
 
-use crate::api_common::{due, leased, one_of_each_state, refused, with};
+use crate::api_common::{due, leased, one_of_each_state, refused, reply_of, with};
 
 const LIST: &str = "/api/v1/task";
 
 #[tokio::test]
 async fn a_task_is_shown_whole_in_every_state_and_never_with_its_token() {
     let world = World::new().await;
-    world.add(json!({"taskId": "a", "taskType": "t", "priority": 2, "executeTime": START_MS + 5, "parameters": {"n": 1},
+    world
+        .add(json!({"taskId": "a", "taskType": "t", "priority": 2, "executeTime": START_MS + 5, "parameters": {"n": 1},
         "maxAttempts": 2, "backoff": {"kind": "fixed", "delay": 7}, "retention": 9_000, "timeout": 11}))
         .await;
     let common = json!({"taskId": "a", "taskType": "t", "priority": 2, "parameters": {"n": 1}, "maxAttempts": 2,
@@ -46,8 +47,19 @@ async fn a_task_is_shown_whole_in_every_state_and_never_with_its_token() {
 #[tokio::test]
 async fn an_unknown_task_is_404() {
     let world = World::new().await;
-    for id in ["nobody", "..", "a%20b", "%7E", "~", &"x".repeat(129), "add", "poll"] {
+    for id in ["nobody", "..", "a%20b", "%7E", "~", &"x".repeat(129)] {
         refused(&world, "GET", &format!("{LIST}/{id}"), "", 404, "not_found").await;
+    }
+}
+
+#[tokio::test]
+async fn a_task_whose_id_is_a_word_of_the_paths_is_a_task_like_any_other() {
+    let world = World::new().await;
+    for id in ["add", "poll", "ack", "cancel", "health", "queues", "task", "api", "v1"] {
+        leased(&world, due(id)).await;
+        let event = event("GET", &format!("/Prod{LIST}/{id}"), "");
+        assert_eq!(reply_of("inspect", &world, &event).await.data()["taskId"], id);
+        assert_eq!(world.get(&format!("/api/v1/task/cancel/{id}")).await.data(), true, "{id}");
     }
 }
 
@@ -58,7 +70,9 @@ async fn tasks_are_listed_by_status_type_and_priority_in_due_order() {
     assert!(tasks["leased"]["leaseToken"].is_string());
     world.add(json!({"taskId": "overdue", "taskType": "t", "executeTime": START_MS - 5, "parameters": {"n": 1}})).await;
     world.add(json!({"taskId": "seven", "taskType": 7, "priority": 3, "delay": "P300D"})).await;
-    world.add(json!({"taskId": "handled", "taskType": "u", "priority": 3, "delay": 70_000, "handler": "webhook"})).await;
+    world
+        .add(json!({"taskId": "handled", "taskType": "u", "priority": 3, "delay": 70_000, "handler": "webhook"}))
+        .await;
     for (query, wanted) in [
         ("", vec!["overdue", "scheduled", "handled", "seven"]),
         ("?", vec!["overdue", "scheduled", "handled", "seven"]),
@@ -197,8 +211,11 @@ async fn queues_count_over_all_partitions_of_a_queue() {
     leased(&world, with(due("first"), &json!({"taskType": "u"}))).await;
     world.advance(3_000);
     let reply = world.get("/api/v1/queues").await;
-    assert_eq!(reply.data()[0], json!({"taskType": "t", "priority": 0, "scheduled": 0, "ready": 50, "leased": 0,
-        "dead": 0, "oldestDueAgeMs": 3_000}));
+    assert_eq!(
+        reply.data()[0],
+        json!({"taskType": "t", "priority": 0, "scheduled": 0, "ready": 50, "leased": 0,
+        "dead": 0, "oldestDueAgeMs": 3_000})
+    );
     assert_eq!(reply.data()[1]["leased"], 1);
 }
 

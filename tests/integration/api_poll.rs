@@ -157,7 +157,10 @@ async fn crash_safe_a_task_whose_lease_ended_comes_again_with_the_next_poll_behi
     world.advance(30_000);
     assert!(!world.poll_ids("t/0", 10).await.contains(&"poison".to_owned()));
     let task = world.task("poison").await;
-    assert_eq!((&task["status"], &task["attempts"], &task["lastError"]["attempt"]), (&json!("dead"), &json!(2), &json!(2)));
+    assert_eq!(
+        (&task["status"], &task["attempts"], &task["lastError"]["attempt"]),
+        (&json!("dead"), &json!(2), &json!(2))
+    );
 }
 
 /// Returns when a poll of type `t` listens for new tasks, so that it has looked and found nothing.

@@ -76,7 +76,14 @@ async fn a_late_token_is_good_while_nobody_took_the_task_since() {
         world.recover().await;
         assert_eq!(world.settle(verb, &task, json!({})).await.data(), true, "{verb}");
         let status = world.status("a").await;
-        assert_eq!(status, match verb { "ack" => "succeeded", "nack" => "scheduled", _ => "leased" });
+        assert_eq!(
+            status,
+            match verb {
+                "ack" => "succeeded",
+                "nack" => "scheduled",
+                _ => "leased",
+            }
+        );
         assert!(world.poll("t/0", 10).await.is_empty(), "{verb}");
     }
 }
@@ -124,14 +131,20 @@ async fn only_a_leased_task_is_settled() {
 
 #[tokio::test]
 async fn a_nack_comes_back_after_its_delay_and_not_a_millisecond_sooner() {
-    for (delay, ms) in [(json!(1_500), 1_500), (json!("PT2S"), 2_000), (json!("PT0.5S"), 500), (json!("P1D"), 86_400_000)] {
+    for (delay, ms) in
+        [(json!(1_500), 1_500), (json!("PT2S"), 2_000), (json!("PT0.5S"), 500), (json!("P1D"), 86_400_000)]
+    {
         let world = World::new().await;
         let task = leased(&world, due("a")).await;
         world.advance(10);
         let reply = world.settle("nack", &task, json!({"delay": delay, "error": "no line"})).await;
         assert_eq!(reply.data(), true);
         let shown = world.task("a").await;
-        assert_eq!((&shown["status"], &shown["executeTime"]), (&json!("scheduled"), &json!(world.now() + ms)), "{delay}");
+        assert_eq!(
+            (&shown["status"], &shown["executeTime"]),
+            (&json!("scheduled"), &json!(world.now() + ms)),
+            "{delay}"
+        );
         assert_eq!(shown["lastError"], json!({"attempt": 1, "at": world.now(), "message": "no line"}));
         assert!(shown.get("leaseUntil").is_none() && shown.get("attempt").is_none(), "{shown}");
         world.advance(u32::try_from(ms).expect("small") - 1);
@@ -148,7 +161,10 @@ async fn a_nack_without_delay_follows_the_tasks_backoff() {
     for (backoff, delays) in [
         (json!({"kind": "fixed", "delay": 700}), vec![700, 700, 700]),
         (json!({"kind": "list", "delays": [60_000, 120_000]}), vec![60_000, 120_000, 120_000]),
-        (json!({"kind": "exponential", "initial": 1_000, "factor": 3, "max": 5_000, "jitter": 0}), vec![1_000, 3_000, 5_000]),
+        (
+            json!({"kind": "exponential", "initial": 1_000, "factor": 3, "max": 5_000, "jitter": 0}),
+            vec![1_000, 3_000, 5_000],
+        ),
         (json!({"kind": "fixed", "delay": 0}), vec![0, 0, 0]),
     ] {
         let world = World::new().await;
@@ -222,13 +238,19 @@ async fn a_permanent_nack_or_one_of_the_last_attempt_makes_the_task_dead() {
         assert_eq!(dead["lastError"]["message"], message);
         assert_eq!((&dead["finishedAt"], world.redis.places_of(id)), (&json!(world.now()), 0));
     }
-    world.advance(90 * 24 * 60 * 60 * 1_000 - 1);
+    for days in [30, 30, 29] {
+        world.advance(days * 24 * 60 * 60 * 1_000);
+    }
+    world.advance(24 * 60 * 60 * 1_000 - 1);
     world.refresh().await;
     world.recover().await;
     assert!(world.poll("t/0", 10).await.is_empty());
     assert_eq!(world.status("permanent").await, "dead", "kept for 90 days, whatever its retention");
     world.advance(1);
     assert_eq!(world.status("permanent").await, "unknown");
+    let listed = world.get("/api/v1/task?status=dead").await;
+    assert_eq!(listed.data()["tasks"], json!([]), "what get does not know is not listed");
+    assert_eq!(world.call("POST", "/api/v1/task/redrive/permanent", json!({})).await.error(), (404, "not_found"));
 }
 
 #[tokio::test]
@@ -358,6 +380,39 @@ async fn a_redrive_of_another_state_is_refused() {
     refused(&world, "POST", &path("redrive", "dead"), "{\"delay\":1}", 400, "invalid").await;
     assert_eq!(world.call_raw("POST", &path("redrive", "dead"), "").await.status, 200);
     refused(&world, "POST", &path("redrive", "dead"), "", 409, "wrong_state").await;
+}
+
+#[tokio::test]
+async fn the_dead_tasks_of_a_queue_are_redriven_together() {
+    let world = World::new().await;
+    for (id, task_type, priority) in [("a", "t", 0), ("b", "t", 0), ("c", "t", 0), ("d", "t", 1), ("e", "u", 0)] {
+        let task = leased(&world, json!({"taskId": id, "taskType": task_type, "priority": priority, "delay": 0})).await;
+        world.settle("nack", &task, json!({"permanent": true})).await.data();
+        world.advance(1);
+    }
+    let redrive = async |body: Value| world.call("POST", "/api/v1/task/redrive", body).await.data().clone();
+    assert_eq!(redrive(json!({"taskType": "nobody"})).await, json!({"redriven": 0, "more": false}));
+    assert_eq!(
+        redrive(json!({"taskType": "t", "priority": 0, "limit": 2})).await,
+        json!({"redriven": 2, "more": true})
+    );
+    assert_eq!(world.poll_ids("t", 10).await, ["a", "b"], "the longest due first");
+    assert_eq!(redrive(json!({"taskType": "t"})).await["redriven"], 2);
+    assert_eq!(world.poll_ids("t", 10).await, ["c", "d"]);
+    assert_eq!(redrive(json!({"taskType": null, "priority": null})).await["redriven"], 1);
+    assert_eq!(world.poll_ids("u", 10).await, ["e"]);
+    for (field, bad) in [
+        ("taskType", vec![json!("a b"), json!(1.5)]),
+        ("priority", vec![json!(256), json!(-1), json!("0")]),
+        ("limit", vec![json!(0), json!(101)]),
+        ("type", vec![json!("t")]),
+    ] {
+        for value in bad {
+            let body = json!({field: value});
+            let message = refused_json(&world, "/api/v1/task/redrive", &body, 400, "invalid").await;
+            assert!(message.starts_with(&format!("{field}: ")), "{value}: {message}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -44,12 +44,35 @@ async fn durable_a_task_is_delivered_after_redis_lost_everything() {
     }
     world.redis.run("FLUSHALL");
     world.advance(20_000);
-    assert!(world.poll("t/0", 10).await.is_empty());
     let report = world.refresh().await;
     assert_eq!(report.load.loaded, 3);
     let mut ids = world.poll_ids("t/0", 10).await;
     ids.sort();
     assert_eq!(ids, ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn on_time_a_poll_needs_no_tick_though_redis_was_emptied_a_moment_ago() {
+    let world = World::new().await;
+    for id in ["a", "b"] {
+        world.add(task(id, 20_000)).await;
+    }
+    world.redis.run("FLUSHALL");
+    world.advance(19_999);
+    assert!(world.poll("t/0", 10).await.is_empty());
+    world.advance(1);
+    assert_eq!(world.poll("t/0", 10).await.len(), 2);
+    assert!(world.poll("t/0", 10).await.is_empty());
+}
+
+#[tokio::test]
+async fn on_time_a_task_from_beyond_the_window_comes_though_no_refresh_ever_ran() {
+    let world = World::new().await;
+    world.add(task("a", 1_800_000)).await;
+    world.advance(1_799_999);
+    assert!(world.poll("t", 10).await.is_empty());
+    world.advance(1);
+    assert_eq!(world.poll_ids("t", 10).await, ["a"]);
 }
 
 #[tokio::test]
@@ -761,7 +784,7 @@ async fn redis_may_lie_a_registry_full_of_garbage_does_not_stop_ticks_or_polls()
     }
     world.add(task("a", 0)).await;
     let report = world.refresh().await;
-    assert_eq!(report.load.malformed, 5, "{report:?}");
+    assert_eq!(report.load.malformed, 6, "{report:?}");
     world.recover().await;
     assert_eq!(world.poll_ids("t", 10).await, ["a"]);
     assert_eq!(world.get("/api/v1/queues").await.status, 200);

@@ -1,9 +1,14 @@
 //! Helpers of the integration tests: real stores, one pair for each test, and calls as API Gateway makes them.
 
 mod proxy;
+mod redis_cluster;
 mod redis_server;
+pub mod reference;
+mod watched;
 mod world;
 
 pub use proxy::{Fault, Proxy};
+pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
+pub use watched::{Watched, free_port};
 pub use world::{Reply, START_MS, Settings, World, call, call_event, create_table, event, ids, sorted_ids, task};

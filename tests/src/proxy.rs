@@ -1,8 +1,8 @@
 //! A TCP proxy in front of a store that fails as it is told to.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -33,6 +33,8 @@ struct Shared {
     target: String,
     fault: watch::Sender<Fault>,
     to_lose: AtomicUsize,
+    /// Requests that have this text are refused, so many times.
+    to_refuse: Mutex<(String, usize)>,
 }
 
 impl Proxy {
@@ -41,7 +43,12 @@ impl Proxy {
         let target = target.trim_start_matches("http://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let shared = Arc::new(Shared { target, fault: watch::Sender::new(Fault::None), to_lose: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared {
+            target,
+            fault: watch::Sender::new(Fault::None),
+            to_lose: AtomicUsize::new(0),
+            to_refuse: Mutex::new((String::new(), 0)),
+        });
         tokio::spawn({
             let shared = shared.clone();
             async move {
@@ -68,9 +75,23 @@ impl Proxy {
         self.shared.to_lose.store(count, Ordering::SeqCst);
     }
 
+    /// Closes the connection in place of passing on the next `count` requests that have `text`.
+    pub fn refuse_requests(&self, text: &str, count: usize) {
+        *self.shared.to_refuse.lock().expect("no panic") = (text.to_owned(), count);
+    }
+
     /// How many answers are still to be lost.
     pub fn answers_to_lose(&self) -> usize {
         self.shared.to_lose.load(Ordering::SeqCst)
+    }
+}
+
+impl Shared {
+    fn refuses(&self, request: &[u8]) -> bool {
+        let (text, left) = &mut *self.to_refuse.lock().expect("no panic");
+        let found = *left > 0 && request.windows(text.len()).any(|part| part == text.as_bytes());
+        *left -= usize::from(found);
+        found
     }
 }
 
@@ -102,6 +123,9 @@ async fn pass_on(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
             if lost.is_ok() {
                 return;
             }
+        }
+        if !answers && shared.refuses(&buffer[..length]) {
+            return;
         }
         if to.write_all(&buffer[..length]).await.is_err() {
             return;

@@ -1,10 +1,13 @@
 //! A real redis-server for one test.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use punctual_core::due_index::keys::HORIZON;
 use tempfile::TempDir;
+
+use crate::Watched;
 
 /// Waits this long for a server to answer.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -12,7 +15,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// A redis-server on a unix socket in a folder of its own. It ends with this value, or with the test's process.
 pub struct RedisServer {
     folder: TempDir,
-    child: Option<Child>,
+    process: Option<Watched>,
     options: Vec<String>,
 }
 
@@ -29,7 +32,7 @@ impl RedisServer {
     pub fn start_with(options: &[&str]) -> Self {
         let folder = TempDir::new().expect("a temporary folder");
         let options = options.iter().map(|o| (*o).to_owned()).collect();
-        let mut server = Self { folder, child: None, options };
+        let mut server = Self { folder, process: None, options };
         server.launch();
         server
     }
@@ -65,9 +68,10 @@ impl RedisServer {
         cmd.query(&mut self.connection()).expect(command)
     }
 
-    /// All keys.
+    /// All keys but the horizon, which is there whether there are tasks or not.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut self.connection()).expect("KEYS");
+        keys.retain(|key| key != HORIZON);
         keys.sort();
         keys
     }
@@ -102,35 +106,22 @@ impl RedisServer {
 
     /// Kills the server; its data is lost.
     pub fn stop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // The watchdog sees its standard input end and kills the server.
-            drop(child.stdin.take());
-            let _ = child.wait();
-        }
+        self.process = None;
         let _ = std::fs::remove_file(self.socket());
     }
 
     /// Starts the server again, empty, at the same place.
     pub fn launch(&mut self) {
-        // The shell outlives us when we are killed, sees its standard input end, and takes the server with it.
-        const WATCHDOG: &str = r#"exec 3<&0
-            redis-server "$@" </dev/null 3<&- & server=$!
-            (read -r _ <&3; kill -9 $server) & watcher=$!
-            wait $server; kill $watcher 2>/dev/null"#;
         let socket = self.socket();
-        let folder = self.folder.path();
-        let child = Command::new("sh")
-            .args(["-c", WATCHDOG, "sh", "--port", "0", "--save", "", "--appendonly", "no", "--loglevel", "warning"])
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--loglevel", "warning"])
             .arg("--unixsocket")
             .arg(&socket)
             .arg("--dir")
-            .arg(folder)
-            .args(&self.options)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("sh runs");
-        self.child = Some(child);
+            .arg(self.folder.path())
+            .args(&self.options);
+        self.process = Some(Watched::start(&command));
         let started = Instant::now();
         loop {
             let answer = redis::Client::open(self.url()).and_then(|client| client.get_connection());

@@ -11,7 +11,7 @@ use punctual_core::clock::{Clock, ManualClock};
 use punctual_core::config::{Config, TickConfig};
 use punctual_core::service::{RecoverReport, RefreshReport, Service};
 use punctual_core::table::attributes::{BUCKET, INDEX, LANE, TASK_ID, WAKE};
-use punctual_core::table::connect_to;
+use punctual_core::table::{connect_to, to_item};
 use punctual_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -31,11 +31,19 @@ pub struct Settings {
     pub window_ms: i64,
     /// How long a tick may work.
     pub tick_budget: Duration,
+    /// The nodes of a cluster; none: the world's own Redis.
+    pub redis_urls: Vec<String>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { queue_partitions: 1, index_shards: 4, window_ms: 300_000, tick_budget: Duration::from_secs(40) }
+        Self {
+            queue_partitions: 1,
+            index_shards: 4,
+            window_ms: 300_000,
+            tick_budget: Duration::from_secs(40),
+            redis_urls: Vec::new(),
+        }
     }
 }
 
@@ -93,6 +101,8 @@ impl World {
         create_table(&connect_to(&endpoint).await, "tasks").await;
         let clock = ManualClock::new(Timestamp::from_ms(START_MS));
         let service = service(&endpoint, &redis.url(), Clock::Manual(clock.clone()), &settings).await;
+        // As each process that ticks does at its start: from here on Redis knows all that is due.
+        service.refresh(&TickConfig { budget: settings.tick_budget }).await.expect("a refresh");
         Self { redis, database, endpoint, clock, service: Arc::new(service), settings }
     }
 
@@ -140,6 +150,28 @@ impl World {
             assert!(added.as_array().expect("an array").iter().all(|item| item["created"] == true), "{added}");
         }
         ids
+    }
+
+    /// The same quickly, for very many: past the service, into DynamoDB only.
+    pub async fn import_many(&self, prefix: &str, count: usize, delay_ms: i64) {
+        use dynoxide::AttributeValue::{BOOL, N, S};
+        let now = Timestamp::from_ms(self.now());
+        let first = format!("{prefix}0");
+        self.add(task(&first, delay_ms)).await;
+        let mut sample = self.service.get(&first, now).await.expect("just added");
+        let items = (1..count).map(|n| {
+            sample.id = format!("{prefix}{n}");
+            let item = to_item(&sample, self.settings.index_shards).into_iter();
+            item.map(|(name, value)| match value {
+                AttributeValue::S(text) => (name, S(text)),
+                AttributeValue::N(digits) => (name, N(digits)),
+                AttributeValue::Bool(flag) => (name, BOOL(flag)),
+                other => panic!("{name} is {other:?}"),
+            })
+            .collect()
+        });
+        let items = items.collect();
+        self.database.import_items("tasks", items, dynoxide::ImportOptions::default()).expect("the items are stored");
     }
 
     /// The time now.
@@ -250,11 +282,13 @@ pub async fn call_event(service: &Service, path: &str, event: &str) -> Reply {
     let rest = path.split_once("/api/v1/").map_or(path, |(_, rest)| rest);
     let words: Vec<&str> = rest.split(['/', '?']).collect();
     let answer = match words[..] {
-        ["task", "add", ..] => add::handle(service, event).await,
-        ["task", "cancel", ..] => cancel::handle(service, event).await,
-        ["task", "poll", ..] => poll::handle(service, event).await,
-        ["task", "ack" | "nack" | "extend" | "reschedule" | "redrive", ..] => settle::handle(service, event).await,
-        _ => inspect::handle(service, event).await,
+        ["task", "add", ..] => Box::pin(add::handle(service, event)).await,
+        ["task", "cancel", ..] => Box::pin(cancel::handle(service, event)).await,
+        ["task", "poll", ..] => Box::pin(poll::handle(service, event)).await,
+        ["task", "ack" | "nack" | "extend" | "reschedule" | "redrive", ..] => {
+            Box::pin(settle::handle(service, event)).await
+        }
+        _ => Box::pin(inspect::handle(service, event)).await,
     };
     Reply { status: answer.status_code, body: serde_json::from_str(&answer.body).expect("the envelope is JSON") }
 }
@@ -270,9 +304,10 @@ pub fn event(method: &str, path: &str, body: &str) -> String {
 }
 
 async fn service(endpoint: &str, redis_url: &str, clock: Clock, settings: &Settings) -> Service {
+    let own = || vec![redis_url.to_owned()];
     let config = Config {
         table_name: "tasks".to_owned(),
-        redis_urls: vec![redis_url.to_owned()],
+        redis_urls: if settings.redis_urls.is_empty() { own() } else { settings.redis_urls.clone() },
         redis_cluster: false,
         window_ms: settings.window_ms,
         index_shards: settings.index_shards,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use punctual_core::api::{
     Answer, Envelope, Request, TaskView, doubly_encoded_length, note_queue, note_task, parse_whole_number, serve,
 };
@@ -82,15 +84,23 @@ async fn list(service: &Service, request: &Request) -> Result<Envelope, Error> {
     };
     let most = usize::try_from(limit).expect("checked to be at least 1");
     let listing = service.list(&filter, most, cursor, fits, service.clock.now()).await?;
-    Envelope::ok(&ListingView { tasks: listing.tasks.iter().map(TaskView::new).collect(), cursor: listing.cursor })
+    Envelope::ok(&ListingView { tasks: listing.tasks.iter().map(TaskView::new).collect(), cursor: listing.cursor.as_deref().map(cursor_of) })
 }
 
-/// A cursor is a sort key of the index: a due time, `#` and an id.
+/// A cursor is a sort key of the index, a due time, `#` and an id, in an encoding that a URL carries as it is.
+fn cursor_of(wake: &str) -> String {
+    URL_SAFE_NO_PAD.encode(wake)
+}
+
 fn checked_cursor(cursor: &str) -> Result<String, Error> {
-    let fits = cursor.split_once('#').is_some_and(|(due, id)| {
-        due.len() == 15 && due.bytes().all(|b| b.is_ascii_digit()) && check_task_id(id).is_ok()
-    });
-    if fits { Ok(cursor.to_owned()) } else { Err(Error::invalid("cursor", "must be one that a listing gave")) }
+    let decoded = URL_SAFE_NO_PAD.decode(cursor).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    decoded
+        .filter(|wake| {
+            wake.split_once('#').is_some_and(|(due, id)| {
+                due.len() == 15 && due.bytes().all(|b| b.is_ascii_digit()) && check_task_id(id).is_ok()
+            })
+        })
+        .ok_or_else(|| Error::invalid("cursor", "must be one that a listing gave"))
 }
 
 #[derive(Serialize)]

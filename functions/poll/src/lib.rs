@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use punctual_core::api::{Answer, Envelope, Fields, Request, TaskView, doubly_encoded_length, note_queue, serve};
+use punctual_core::api::{
+    Answer, Envelope, Fields, Request, TIME_LIMIT, TaskView, doubly_encoded_length, note_queue, serve,
+};
 use punctual_core::error::Error;
 use punctual_core::service::{PollRequest, Service, Source};
 use punctual_core::task::{Lane, Task, TaskType};
@@ -36,7 +38,7 @@ async fn poll(service: &Service, request: &Request) -> Result<Envelope, Error> {
     let source = source(task_type, priority)?;
     if documented {
         let request = PollRequest { source, most: 1, lease_ms: None, wait: Duration::ZERO };
-        let tasks = service.poll(&request, size).await?;
+        let tasks = bounded(service, &request).await?;
         return Envelope::ok(&tasks.first().map(TaskView::new));
     }
     let fields = Fields::read("body", &request.body, &["max", "leaseSeconds", "waitSeconds"])?;
@@ -51,8 +53,14 @@ async fn poll(service: &Service, request: &Request) -> Result<Envelope, Error> {
         lease_ms: Some(lease_ms),
         wait: Duration::from_secs(unsigned(fields.integer("waitSeconds", 0, MAX_WAIT_SECONDS)?.unwrap_or(0))),
     };
-    let tasks = service.poll(&request, size).await?;
+    let tasks = bounded(service, &request).await?;
     Envelope::ok(&tasks.iter().map(TaskView::for_holder).collect::<Vec<_>>())
+}
+
+/// Beyond what it is told to wait, a poll has no more time than any other call.
+async fn bounded(service: &Service, request: &PollRequest) -> Result<Vec<Task>, Error> {
+    let polled = tokio::time::timeout(TIME_LIMIT + request.wait, service.poll(request, size)).await;
+    polled.unwrap_or_else(|_| Err(Error::Unavailable("the stores took too long".into())))
 }
 
 fn source(task_type: &str, priority: Option<&str>) -> Result<Source, Error> {
