@@ -83,8 +83,12 @@ async fn durable_either_tick_alone_brings_a_forgotten_due_task_back() {
         world.redis.run("FLUSHALL");
         world.advance(1_000);
         match tick {
-            "refresh" => drop(world.refresh().await),
-            _ => drop(world.recover().await),
+            "refresh" => {
+                world.refresh().await;
+            }
+            _ => {
+                world.recover().await;
+            }
         }
         assert_eq!(world.poll_ids("t/0", 10).await, ["a"], "{tick}");
     }
@@ -158,8 +162,12 @@ async fn durable_no_task_is_lost_when_a_random_half_of_the_keys_is_deleted() {
             world.redis.run(&format!("DEL {key}"));
         }
         match rng.random_range(0..3) {
-            0 => drop(world.refresh().await),
-            1 => drop(world.recover().await),
+            0 => {
+                world.refresh().await;
+            }
+            1 => {
+                world.recover().await;
+            }
             _ => {}
         }
         world.advance(10_000);
@@ -350,7 +358,7 @@ async fn one_live_lease_of_twenty_polls_at_once_one_gets_the_task() {
         let polled = join_all(polls).await;
         let got: Vec<Value> =
             polled.iter().flat_map(|reply| reply.data().as_array().expect("an array").clone()).collect();
-        assert_eq!(ids(&got), [id.clone()]);
+        assert_eq!(ids(&got), std::slice::from_ref(&id));
         assert_eq!(world.task(&id).await["attempts"], 1);
         world.settle("ack", &got[0], json!({})).await.data();
     }
@@ -573,8 +581,12 @@ async fn final_a_task_that_is_over_is_never_delivered_again_whatever_redis_says(
             assert_eq!(world.status(&format!("a{n}")).await, *status);
         }
         match lie.as_bytes()[0] {
-            b'R' => drop(world.refresh().await),
-            _ => drop(world.recover().await),
+            b'R' => {
+                world.refresh().await;
+            }
+            _ => {
+                world.recover().await;
+            }
         }
         assert!(world.poll("t/0", 10).await.is_empty(), "{lie}");
         assert!(world.get("/api/v1/task/poll/t/0").await.data().is_null(), "{lie}");

@@ -91,7 +91,9 @@ async fn scenario_04_reloads_at_once_double_and_lose_nothing() {
             world.call("POST", "/api/v1/task/add", z),
             cold.recover(&tick)
         );
-        (a.expect("ok"), b.expect("ok"), c.expect("ok"));
+        a.expect("ok");
+        b.expect("ok");
+        c.expect("ok");
         assert_eq!(added.status, 200);
         if round % 3 == 0 {
             world.redis.run("FLUSHALL");

@@ -53,7 +53,8 @@ async fn ticks_at_once_from_several_processes_make_each_task_ready_once() {
     );
     let ran = [a.expect("ok"), b.expect("ok"), e.expect("ok")].iter().filter(|report| !report.locked).count();
     assert!(ran >= 1);
-    (c.expect("ok"), d.expect("ok"));
+    c.expect("ok");
+    d.expect("ok");
     let polled = world.drain("t/0").await;
     assert_eq!((polled.len(), sorted_ids(&polled).into_iter().collect::<BTreeSet<_>>().len()), (200, 200));
     for n in 0..200 {

@@ -63,7 +63,7 @@ async fn take(service: &Service, lease_seconds: u64) -> Value {
 #[tokio::test]
 async fn a_waiting_poll_gets_a_task_added_by_another_process() {
     for queue in ["t/0", "t"] {
-        let (world, service) = on_system_clock().await;
+        let (world, _) = on_system_clock().await;
         let other = world.another(Clock::System, &Settings::default()).await;
         let poll = begin_poll(&world, Clock::System, queue, 10).await;
         add(&other, task("a", 0)).await;
@@ -211,7 +211,7 @@ async fn an_idle_wait_costs_few_commands_and_ends_in_time() {
 
 #[tokio::test]
 async fn a_waiting_poll_outlives_a_restart_of_redis() {
-    let (mut world, service) = on_system_clock().await;
+    let (mut world, _) = on_system_clock().await;
     let poll = begin_poll(&world, Clock::System, "t/0", 1).await;
     world.redis.stop();
     world.redis.launch();

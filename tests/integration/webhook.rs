@@ -19,15 +19,18 @@ const PASS: DispatchConfig = DispatchConfig { shift: Duration::ZERO, concurrency
 const OLD: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const NEW: &str = "whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA=";
 
+/// A status, and a header with its value.
+type Response = (u16, &'static str, &'static str);
+
 /// What a receiver was sent, and what it answers, the last answer again and again.
 #[derive(Clone, Default)]
 struct Receiver {
     received: Arc<Mutex<Vec<(HeaderMap, String)>>>,
-    answers: Arc<Mutex<Vec<(u16, &'static str, &'static str)>>>,
+    answers: Arc<Mutex<Vec<Response>>>,
 }
 
 impl Receiver {
-    async fn start(answers: &[(u16, &'static str, &'static str)]) -> (Self, String) {
+    async fn start(answers: &[Response]) -> (Self, String) {
         let receiver = Self::default();
         *receiver.answers.lock().expect("not poisoned") = answers.to_vec();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");

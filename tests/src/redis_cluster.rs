@@ -1,6 +1,6 @@
 //! A Redis Cluster for one test: masters, and a replica of each, on loopback ports.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -93,7 +93,7 @@ impl RedisCluster {
             // Only a test promotes, when it is time.
             .args(["--cluster-replica-no-failover", "yes", "--repl-diskless-sync-delay", "0", "--dir"])
             .arg(folder.path());
-        *process = Some(Watched::start(&command));
+        *process = Some(Watched::start(&command, Stdio::null()));
         let started = Instant::now();
         while self.try_run(node, "PING").is_err() {
             assert!(started.elapsed() < START_TIMEOUT, "redis-server does not start; `make setup` installs it");

@@ -1,7 +1,7 @@
 //! A real redis-server for one test.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use punctual_core::due_index::keys::HORIZON;
@@ -121,7 +121,7 @@ impl RedisServer {
             .arg("--dir")
             .arg(self.folder.path())
             .args(&self.options);
-        self.process = Some(Watched::start(&command));
+        self.process = Some(Watched::start(&command, Stdio::null()));
         let started = Instant::now();
         loop {
             let answer = redis::Client::open(self.url()).and_then(|client| client.get_connection());

@@ -131,8 +131,8 @@ pub enum Said {
     Moved(i64),
     /// The task, to its consumer.
     Given {
-        /// Its due time.
-        due: i64,
+        /// Its due time, where it was told.
+        due: Option<i64>,
         /// Which attempt.
         attempt: u32,
     },
@@ -158,6 +158,15 @@ pub enum Said {
 /// Every state that a task may be in, never none.
 pub type Belief = Vec<State>;
 
+impl Said {
+    fn fits(&self, said: &Self) -> bool {
+        match (self, said) {
+            (Said::Given { attempt, .. }, Said::Given { due: None, attempt: said }) => attempt == said,
+            _ => self == said,
+        }
+    }
+}
+
 /// A task that was never added.
 pub fn unknown() -> Belief {
     vec![State {
@@ -175,7 +184,7 @@ pub fn after(belief: &[State], op: &Op, said: &Said, now: i64) -> Belief {
     let mut next = Belief::new();
     for state in at(belief, now) {
         let (expected, state) = state.apply(op, now);
-        if expected == *said && !next.contains(&state) {
+        if expected.fits(said) && !next.contains(&state) {
             next.push(state);
         }
     }
@@ -363,7 +372,7 @@ impl State {
     }
 
     fn given(&self) -> Said {
-        Said::Given { due: self.due, attempt: self.attempts }
+        Said::Given { due: Some(self.due), attempt: self.attempts }
     }
 }
 
@@ -381,7 +390,7 @@ mod tests {
     #[test]
     fn of_two_polls_at_once_only_one_may_be_given_the_task() {
         let added = after(&unknown(), &Op::Add(CONTENT), &Said::Created, 0);
-        let given = Said::Given { due: 10, attempt: 1 };
+        let given = Said::Given { due: Some(10), attempt: 1 };
         assert_eq!(after(&added, &lease("a"), &given, 9), []);
         let one = [(lease("a"), given.clone())];
         assert_eq!(after_both(&added, &one, &[], 10).len(), 1);
@@ -391,7 +400,7 @@ mod tests {
     #[test]
     fn a_task_whose_last_lease_ran_out_may_be_dead_until_an_answer_tells() {
         let added = after(&unknown(), &Op::Add(CONTENT), &Said::Created, 0);
-        let leased = after(&added, &lease("a"), &Said::Given { due: 10, attempt: 1 }, 10);
+        let leased = after(&added, &lease("a"), &Said::Given { due: Some(10), attempt: 1 }, 10);
         assert_eq!((at(&leased, 39).len(), at(&leased, 40).len()), (1, 2));
         let ack = Op::Ack("a".to_owned());
         for said in [Said::True, Said::Refused("lease_lost".to_owned())] {

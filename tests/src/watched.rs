@@ -7,11 +7,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 pub struct Watched(Child);
 
 impl Watched {
-    /// Starts `command`; its standard output is there to be read.
+    /// Starts `command`, its standard output to `stdout`.
     ///
     /// # Panics
     /// When there is no shell.
-    pub fn start(command: &Command) -> Self {
+    pub fn start(command: &Command, stdout: Stdio) -> Self {
         // The shell outlives us when we are killed, sees its standard input end, and takes the process with it.
         const WATCHDOG: &str = r#"exec 3<&0
             "$@" </dev/null 3<&- & process=$!
@@ -25,10 +25,10 @@ impl Watched {
                 None => shell.env_remove(name),
             };
         }
-        Self(shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh runs"))
+        Self(shell.stdin(Stdio::piped()).stdout(stdout).spawn().expect("sh runs"))
     }
 
-    /// What the process writes.
+    /// What the process writes to a [`Stdio::piped`].
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.0.stdout.take()
     }

@@ -84,7 +84,10 @@ async fn list(service: &Service, request: &Request) -> Result<Envelope, Error> {
     };
     let most = usize::try_from(limit).expect("checked to be at least 1");
     let listing = service.list(&filter, most, cursor, fits, service.clock.now()).await?;
-    Envelope::ok(&ListingView { tasks: listing.tasks.iter().map(TaskView::new).collect(), cursor: listing.cursor.as_deref().map(cursor_of) })
+    Envelope::ok(&ListingView {
+        tasks: listing.tasks.iter().map(TaskView::new).collect(),
+        cursor: listing.cursor.as_deref().map(cursor_of),
+    })
 }
 
 /// A cursor is a sort key of the index, a due time, `#` and an id, in an encoding that a URL carries as it is.

@@ -127,9 +127,10 @@ impl Connection {
     }
 }
 
+#[expect(clippy::large_enum_variant, reason = "a process has one of them")]
 enum Target {
     Single(Client),
-    Cluster(Box<ClusterClient>),
+    Cluster(ClusterClient),
 }
 
 #[derive(Default)]
@@ -155,7 +156,7 @@ impl Link {
                 .response_timeout(RESPONSE_TIMEOUT)
                 .retries(3)
                 .build()?;
-            Target::Cluster(Box::new(client))
+            Target::Cluster(client)
         } else {
             let url = urls.first().map(String::as_str).unwrap_or_default();
             Target::Single(Client::open(url)?)

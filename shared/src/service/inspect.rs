@@ -100,8 +100,7 @@ impl Service {
             let mut found = self.table.read(&ids).await?;
             for row in rows {
                 // The index lags, and so does the TTL: what it says is checked by the strong read.
-                let task =
-                    found.remove(&row.id).filter(|task| task.status == filter.status && !task.is_expired(now));
+                let task = found.remove(&row.id).filter(|task| task.status == filter.status && !task.is_expired(now));
                 if let Some(task) = task.filter(|task| filter.has(&task.lane())) {
                     if !fits(&task) {
                         let cursor = last_wake;

@@ -1,0 +1,23 @@
+//! What `make test-soak` runs for `PUNCTUAL_SOAK_SECONDS`: the tests of the promises, on and on.
+
+#[path = "../integration/model.rs"]
+mod model;
+
+use std::time::{Duration, Instant};
+
+/// How long to go on.
+fn soak_time() -> Duration {
+    let seconds = std::env::var("PUNCTUAL_SOAK_SECONDS").expect("PUNCTUAL_SOAK_SECONDS says how long to soak");
+    Duration::from_secs(seconds.parse().expect("PUNCTUAL_SOAK_SECONDS is a number"))
+}
+
+#[test]
+fn soak_random_histories() {
+    let end = Instant::now() + soak_time();
+    let mut histories = 0;
+    while Instant::now() < end {
+        model::run_histories(50);
+        histories += 50;
+        println!("{histories} histories so far");
+    }
+}
