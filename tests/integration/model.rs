@@ -12,6 +12,7 @@ use futures::FutureExt;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 use punctual_core::config::DispatchConfig;
+use punctual_core::error::Error;
 use punctual_core::handler::{Context, Handler, HandlerError, Registry};
 use punctual_core::service::Service;
 use rand::SeedableRng;
@@ -36,7 +37,7 @@ const LONGEST_LEASE_MS: i64 = 400_000;
 
 /// What happens next. Tasks, lanes and tokens are numbers, made to fit when it happens.
 #[derive(Clone, Debug)]
-enum Action {
+pub enum Action {
     One(Call),
     AtOnce(Call, Call),
     Advance(u32),
@@ -45,22 +46,44 @@ enum Action {
 }
 
 #[derive(Clone, Debug)]
-enum Call {
+pub enum Call {
     Add(Vec<(usize, Content)>),
     AddAgain(usize),
-    Cancel { task: usize, by_get: bool },
+    Cancel {
+        task: usize,
+        by_get: bool,
+    },
     Take(usize),
-    Poll { lane: usize, most: usize, seconds: i64 },
-    PollType { most: usize, seconds: i64 },
+    Poll {
+        lane: usize,
+        most: usize,
+        seconds: i64,
+    },
+    PollType {
+        most: usize,
+        seconds: i64,
+    },
     Ack(Vec<usize>),
-    Nack { token: usize, delay: Option<i64>, permanent: bool },
-    Extend { token: usize, seconds: i64 },
-    Reschedule { task: usize, delay: i64 },
+    Nack {
+        token: usize,
+        delay: Option<i64>,
+        permanent: bool,
+    },
+    Extend {
+        token: usize,
+        seconds: i64,
+    },
+    Reschedule {
+        task: usize,
+        delay: i64,
+    },
     Redrive(usize),
     Get(usize),
     Refresh,
     Recover,
     Dispatch,
+    /// A `GET` of this path.
+    Look(&'static str),
     FlushAll,
     ForgetScripts,
 }
@@ -126,7 +149,7 @@ fn histories() -> impl Strategy<Value = Vec<Action>> {
 
 /// A call with everything filled in.
 #[derive(Clone, Debug)]
-enum Step {
+pub enum Step {
     Add(Vec<(usize, Content)>),
     Ack(Vec<(usize, String)>),
     Nack { task: usize, token: String, delay: Option<i64>, permanent: bool },
@@ -135,10 +158,19 @@ enum Step {
 }
 
 /// What a call did, task by task and in order for each.
-struct Done {
-    events: Vec<(usize, Op, Said)>,
+pub struct Done {
+    pub events: Vec<(usize, Op, Said)>,
+    /// Why the whole call failed: the fault of a store.
+    pub failure: Option<(u16, String)>,
     /// Lanes that were polled in this order, and for how many tasks.
-    polled: Option<(Vec<usize>, usize)>,
+    pub polled: Option<(Vec<usize>, usize)>,
+}
+
+impl Done {
+    fn tick<T>(result: Result<T, Error>) -> Self {
+        let failure = result.err().map(|error| (error.status(), error.word().to_owned()));
+        Self { events: Vec::new(), failure, polled: None }
+    }
 }
 
 /// Does as the task says, and notes who was run.
@@ -174,29 +206,42 @@ impl Handler for Scripted {
 }
 
 /// One history under way.
-struct Run<'a> {
-    world: &'a mut World,
-    name: String,
-    beliefs: Vec<Belief>,
+pub struct Run<'a> {
+    pub world: &'a mut World,
+    pub name: String,
+    pub beliefs: Vec<Belief>,
     /// Whether Redis must know the task, so that a poll must give it.
     known: Vec<bool>,
     /// Until then Redis may be wrong about tasks that two callers moved at once.
-    muddled_until: i64,
-    tokens: Vec<(usize, String)>,
+    pub muddled_until: i64,
+    pub tokens: Vec<(usize, String)>,
     sent: Vec<Option<Content>>,
-    log: Vec<String>,
+    pub log: Vec<String>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    pub fn new(world: &'a mut World, name: String) -> Self {
+        Self {
+            world,
+            name,
+            beliefs: vec![unknown(); TASKS],
+            known: vec![true; TASKS],
+            muddled_until: 0,
+            tokens: Vec::new(),
+            sent: vec![None; TASKS],
+            log: Vec::new(),
+        }
+    }
+
     fn id(&self, task: usize) -> String {
         format!("{}-{task}", self.name)
     }
 
-    fn now(&self) -> i64 {
+    pub fn now(&self) -> i64 {
         self.world.now()
     }
 
-    fn resolve(&mut self, call: &Call) -> Step {
+    pub fn resolve(&mut self, call: &Call) -> Step {
         let token = |n: usize| match self.tokens.len() {
             0 => (n % TASKS, "nobody's".to_owned()),
             // The latest first.
@@ -226,8 +271,8 @@ impl Run<'_> {
         }
     }
 
-    fn perform(&self, step: Step) -> impl Future<Output = Done> + Send + use<> {
-        let (service, name, now) = (self.world.service.clone(), self.name.clone(), self.now());
+    pub fn perform(&self, service: Arc<Service>, step: Step) -> impl Future<Output = Done> + Send + use<> {
+        let (name, now) = (self.name.clone(), self.now());
         let tick = self.world.tick();
         let mut redis = match step {
             Step::Other(Call::FlushAll | Call::ForgetScripts) => Some(self.world.redis.connection()),
@@ -236,10 +281,10 @@ impl Run<'_> {
         async move {
             match step {
                 Step::Other(Call::Refresh) => {
-                    refresh::handle(&service, &tick).await.expect("a refresh");
+                    return Done::tick(refresh::handle(&service, &tick).await);
                 }
                 Step::Other(Call::Recover) => {
-                    recover::handle(&service, &tick).await.expect("a recovery");
+                    return Done::tick(recover::handle(&service, &tick).await);
                 }
                 Step::Other(Call::FlushAll) => {
                     redis::cmd("FLUSHALL").exec(redis.as_mut().expect("a connection")).expect("FLUSHALL");
@@ -250,21 +295,24 @@ impl Run<'_> {
                 Step::Other(Call::Dispatch) => return dispatched(&service, &name).await,
                 step => return called(&service, &name, step, now).await,
             }
-            Done { events: Vec::new(), polled: None }
+            Done::tick(Ok(()))
         }
     }
 
-    fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.known.fill(false);
     }
 
-    async fn act(&mut self, action: &Action) -> Result<(), String> {
+    pub async fn act(&mut self, action: &Action) -> Result<(), String> {
         match action {
             Action::One(call) => {
                 let step = self.resolve(call);
                 self.log.push(format!("{}: {step:?}", self.now()));
-                let done = self.perform(step.clone()).await;
+                let done = self.perform(self.world.service.clone(), step.clone()).await;
                 self.log.extend(done.events.iter().map(|event| format!("    {event:?}")));
+                if let Some(failure) = &done.failure {
+                    return Err(format!("{step:?} failed: {failure:?}"));
+                }
                 self.check_completeness(&done)?;
                 let pairs: Vec<Vec<(Op, Said)>> = self.by_task(&done);
                 for (task, events) in pairs.iter().enumerate() {
@@ -279,9 +327,14 @@ impl Run<'_> {
             Action::AtOnce(one, other) => {
                 let (one, other) = (self.resolve(one), self.resolve(other));
                 self.log.push(format!("{}: {one:?} AND {other:?}", self.now()));
-                let (one, other) = (tokio::spawn(self.perform(one)), tokio::spawn(self.perform(other)));
+                let service = || self.world.service.clone();
+                let one = tokio::spawn(self.perform(service(), one));
+                let other = tokio::spawn(self.perform(service(), other));
                 let (one, other) = (one.await.expect("no panic"), other.await.expect("no panic"));
                 self.log.extend(one.events.iter().map(|event| format!("    {event:?}")));
+                if let Some(failure) = one.failure.as_ref().or(other.failure.as_ref()) {
+                    return Err(format!("a call failed: {failure:?}"));
+                }
                 self.log.push("  AND".to_owned());
                 self.log.extend(other.events.iter().map(|event| format!("    {event:?}")));
                 let (by_one, by_other) = (self.by_task(&one), self.by_task(&other));
@@ -373,7 +426,7 @@ impl Run<'_> {
         }
     }
 
-    fn note_tokens(&mut self, done: &Done) {
+    pub fn note_tokens(&mut self, done: &Done) {
         for (task, op, said) in &done.events {
             if let (Op::Lease { token, .. }, Said::Given { .. }) = (op, said)
                 && !token.starts_with("run")
@@ -408,7 +461,7 @@ impl Run<'_> {
     }
 
     /// Everything is caught up, delivered and over; Redis has nothing of it.
-    async fn finish(&mut self) -> Result<(), String> {
+    pub async fn finish(&mut self) -> Result<(), String> {
         self.check_listings().await?;
         for _ in 0..8 {
             self.act(&Action::Advance(LONG_MS)).await?;
@@ -498,7 +551,7 @@ fn status_of(belief: &[tests::reference::State]) -> &'static str {
 async fn dispatched(service: &Arc<Service>, name: &str) -> Done {
     let log = Arc::new(Mutex::new(Vec::new()));
     let registry = Registry::default().with(Scripted(log.clone())).expect("one handler");
-    dispatch::handle(service, &registry, &PASS).await.expect("a pass");
+    let failure = Done::tick(dispatch::handle(service, &registry, &PASS).await).failure;
     let mut events = Vec::new();
     for (id, attempt, _) in log.lock().expect("no panic").iter() {
         let Some(task) = id.strip_prefix(&format!("{name}-")).and_then(|n| n.parse().ok()) else {
@@ -518,7 +571,7 @@ async fn dispatched(service: &Arc<Service>, name: &str) -> Done {
             [(task, lease, Said::Given { due: None, attempt }), (task, run, said)]
         })
         .collect();
-    Done { events, polled: Some((vec![HANDLED], usize::MAX)) }
+    Done { events, failure, polled: Some((vec![HANDLED], usize::MAX)) }
 }
 
 fn as_sent(name: &str, task: usize, content: &Content) -> Value {
@@ -553,11 +606,19 @@ async fn called(service: &Service, name: &str, step: Step, now: i64) -> Done {
         },
         _ => refusal(reply),
     };
+    let failed = |reply: &Reply| Done {
+        events: Vec::new(),
+        failure: Some((reply.status, reply.body["error"].as_str().unwrap_or("no word").to_owned())),
+        polled: None,
+    };
     let mut polled = None;
     let events = match step {
         Step::Add(tasks) if tasks.len() == 1 => {
             let (task, content) = tasks.into_iter().next().expect("one");
             let reply = call(service, "POST", "/api/v1/task/add", as_sent(name, task, &content)).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             let said = match (reply.status, &reply.body["created"]) {
                 (200, Value::Bool(true)) => Said::Created,
                 (200, Value::Bool(false)) => Said::Same,
@@ -568,6 +629,9 @@ async fn called(service: &Service, name: &str, step: Step, now: i64) -> Done {
         Step::Add(tasks) => {
             let sent: Vec<Value> = tasks.iter().map(|(task, content)| as_sent(name, *task, content)).collect();
             let reply = call(service, "POST", "/api/v1/task/add", Value::Array(sent)).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             let items = reply.data().as_array().expect("an array").clone();
             assert_eq!(items.len(), tasks.len());
             let said = |item: &Value| match &item["created"] {
@@ -580,6 +644,9 @@ async fn called(service: &Service, name: &str, step: Step, now: i64) -> Done {
         Step::Ack(settled) if settled.len() == 1 => {
             let (task, token) = settled.into_iter().next().expect("one");
             let reply = call(service, "POST", &path("ack", task), json!({"leaseToken": token})).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             vec![(task, Op::Ack(token), simple(&reply))]
         }
         Step::Ack(settled) => {
@@ -588,6 +655,9 @@ async fn called(service: &Service, name: &str, step: Step, now: i64) -> Done {
                 .map(|(task, token)| json!({"taskId": format!("{name}-{task}"), "leaseToken": token}))
                 .collect();
             let reply = call(service, "POST", "/api/v1/task/ack", Value::Array(sent)).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             let items = reply.data().as_array().expect("an array").clone();
             let said = |item: &Value| match &item["ok"] {
                 Value::Bool(true) => Said::True,
@@ -601,28 +671,46 @@ async fn called(service: &Service, name: &str, step: Step, now: i64) -> Done {
                 body["delay"] = json!(delay);
             }
             let reply = call(service, "POST", &path("nack", task), body).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             vec![(task, Op::Nack { token, delay, permanent }, simple(&reply))]
         }
         Step::Extend { task, token, seconds } => {
             let body = json!({"leaseToken": token, "leaseSeconds": seconds});
             let reply = call(service, "POST", &path("extend", task), body).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             vec![(task, Op::Extend(token, now + seconds * 1_000), simple(&reply))]
         }
         Step::Other(Call::Cancel { task, by_get }) => {
             let (method, op) = if by_get { ("GET", Op::CancelByGet) } else { ("DELETE", Op::Cancel) };
             let reply = call(service, method, &path("cancel", task), Value::Null).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             vec![(task, op, simple(&reply))]
         }
         Step::Other(Call::Reschedule { task, delay }) => {
             let reply = call(service, "POST", &path("reschedule", task), json!({"delay": delay})).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             vec![(task, Op::Reschedule(now + delay), simple(&reply))]
         }
         Step::Other(Call::Redrive(task)) => {
             let reply = call(service, "POST", &path("redrive", task), Value::Null).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             vec![(task, Op::Redrive, simple(&reply))]
         }
         Step::Other(Call::Get(task)) => {
             let reply = call(service, "GET", &format!("/api/v1/task/{name}-{task}"), Value::Null).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             let shown = &reply.body["data"];
             let said = match reply.status {
                 200 => Said::Shown {
@@ -638,6 +726,9 @@ async fn called(service: &Service, name: &str, step: Step, now: i64) -> Done {
         Step::Other(Call::Take(lane)) => {
             polled = Some((vec![lane], 1));
             let reply = call(service, "GET", &format!("/api/v1/task/poll/{name}/{lane}"), Value::Null).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             match reply.data() {
                 Value::Null => Vec::new(),
                 task => vec![(number_of(name, task), Op::Take(lane), given(task, "attempts"))],
@@ -647,17 +738,31 @@ async fn called(service: &Service, name: &str, step: Step, now: i64) -> Done {
             polled = Some((vec![lane], most));
             let body = json!({"max": most, "leaseSeconds": seconds});
             let reply = call(service, "POST", &format!("/api/v1/task/poll/{name}/{lane}"), body).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             leases(name, &reply, most, now + seconds * 1_000)
         }
         Step::Other(Call::PollType { most, seconds }) => {
             polled = Some((vec![0, 1], most));
             let body = json!({"max": most, "leaseSeconds": seconds});
             let reply = call(service, "POST", &format!("/api/v1/task/poll/{name}"), body).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
             leases(name, &reply, most, now + seconds * 1_000)
+        }
+        Step::Other(Call::Look(path)) => {
+            let reply = call(service, "GET", path, Value::Null).await;
+            if reply.status >= 429 {
+                return failed(&reply);
+            }
+            reply.data();
+            Vec::new()
         }
         Step::Other(other) => unreachable!("{other:?} is no call of the API"),
     };
-    Done { events, polled }
+    Done { events, failure: None, polled }
 }
 
 fn number_of(name: &str, task: &Value) -> usize {
@@ -707,16 +812,7 @@ impl Arena {
                 Some(world) => world,
                 None => World::new().await,
             };
-            let mut run = Run {
-                world: &mut world,
-                name,
-                beliefs: vec![unknown(); TASKS],
-                known: vec![true; TASKS],
-                muddled_until: 0,
-                tokens: Vec::new(),
-                sent: vec![None; TASKS],
-                log: Vec::new(),
-            };
+            let mut run = Run::new(&mut world, name);
             let work = async {
                 for action in history {
                     run.act(action).await?;

@@ -1,5 +1,7 @@
 //! What `make test-soak` runs for `PUNCTUAL_SOAK_SECONDS`: the tests of the promises, on and on.
 
+#[path = "../integration/faults.rs"]
+mod faults;
 #[path = "../integration/model.rs"]
 mod model;
 

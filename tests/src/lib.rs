@@ -1,5 +1,6 @@
 //! Helpers of the integration tests: real stores, one pair for each test, and calls as API Gateway makes them.
 
+mod fault_proxy;
 mod proxy;
 mod redis_cluster;
 mod redis_server;
@@ -7,6 +8,7 @@ pub mod reference;
 mod watched;
 mod world;
 
+pub use fault_proxy::{Break, FaultProxy, Plan, Store};
 pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;

@@ -37,7 +37,8 @@ impl RedisServer {
         server
     }
 
-    fn socket(&self) -> PathBuf {
+    /// The unix socket on which it listens.
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 

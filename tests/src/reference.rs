@@ -191,6 +191,18 @@ pub fn after(belief: &[State], op: &Op, said: &Said, now: i64) -> Belief {
     next
 }
 
+/// What is to be believed when `op` may have been done at `now`, or not.
+pub fn perhaps(belief: &[State], op: &Op, now: i64) -> Belief {
+    let mut next = at(belief, now);
+    for state in next.clone() {
+        let (_, state) = state.apply(op, now);
+        if !next.contains(&state) {
+            next.push(state);
+        }
+    }
+    next
+}
+
 /// What is to be believed after two callers did these things at once, each its own in order.
 pub fn after_both(belief: &[State], one: &[(Op, Said)], other: &[(Op, Said)], now: i64) -> Belief {
     let mut reached: Vec<Vec<Belief>> = vec![vec![Belief::new(); other.len() + 1]; one.len() + 1];

@@ -2,23 +2,24 @@
 
 pub mod keys;
 mod link;
+mod registry;
 mod scripts;
+mod tick_state;
 mod wake_ups;
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use redis::{RedisError, RedisResult, Value, cmd};
 use tracing::warn;
 
 pub use keys::Partition;
 pub use link::{Call, Down, Link};
+pub use registry::Counts;
 pub use wake_ups::{Subscription, WakeUps};
 
-use keys::{HORIZON, REGISTRY, wake_channel};
-use scripts::{LEASE_DUE, LOAD_IDS, PLACE_IDS, PROMOTE_DUE, RELEASE_LOCK, RETURN_IDS};
+use keys::{REGISTRY, wake_channel};
+use scripts::{LEASE_DUE, LOAD_IDS, PLACE_IDS, PROMOTE_DUE, RETURN_IDS};
 
-use crate::table::attributes::wake_key_due;
 use crate::task::check_task_id;
 use crate::time::Timestamp;
 
@@ -57,21 +58,6 @@ pub struct Loaded {
     pub placed: usize,
     /// Ids whose state must be read from DynamoDB.
     pub unknown: Vec<String>,
-}
-
-/// How many ids one partition holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Not due yet.
-    pub scheduled: u64,
-    /// Due, in the list or still in the sorted set, or with an ended lease.
-    pub ready: u64,
-    /// With a lease that has not ended.
-    pub leased: u64,
-    /// The first of the list, when it is an id.
-    pub first_in_topic: Option<String>,
-    /// The due time of the first id of the sorted set, when it is due.
-    pub first_due: Option<Timestamp>,
 }
 
 /// The index in Redis.
@@ -258,205 +244,6 @@ impl DueIndex {
         self.one(Call::Plain(remove)).await.map(drop)
     }
 
-    /// All partitions that were ever used and not struck off, and how many unreadable ones there are.
-    pub async fn partitions(&self) -> Result<(Vec<Partition>, usize), Down> {
-        let mut members = cmd("SMEMBERS");
-        members.arg(REGISTRY);
-        let answer = self.one(Call::Plain(members)).await?;
-        let names: Vec<Vec<u8>> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("SMEMBERS"))?;
-        let readable = names.iter().filter_map(|name| std::str::from_utf8(name).ok());
-        let mut partitions: Vec<Partition> = readable.filter_map(Partition::parse).collect();
-        partitions.sort();
-        let malformed = names.len() - partitions.len();
-        Ok((partitions, malformed))
-    }
-
-    /// When the first task of each partition is due: those in the list are due at the epoch. One round trip.
-    pub async fn heads(&self, partitions: &[Partition]) -> Result<Vec<Option<Timestamp>>, Down> {
-        let mut calls = Vec::with_capacity(partitions.len() * 3);
-        for partition in partitions {
-            let mut length = cmd("LLEN");
-            length.arg(partition.topic());
-            calls.push(Call::Plain(length));
-            for key in [partition.future(), partition.lease()] {
-                let mut first = cmd("ZRANGE");
-                first.arg(key).arg(0).arg(0).arg("WITHSCORES");
-                calls.push(Call::Plain(first));
-            }
-        }
-        if calls.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut answers = self.send(&calls).await?.into_iter();
-        let mut next = || answers.next().ok_or(Down::Unexpected("heads"));
-        let mut heads = Vec::with_capacity(partitions.len());
-        for _ in partitions {
-            let listed = (integer(next()?, "LLEN")? > 0).then_some(Timestamp::from_ms(0));
-            let scores = [first_score(next()?)?, first_score(next()?)?];
-            heads.push(scores.into_iter().flatten().chain(listed).min());
-        }
-        Ok(heads)
-    }
-
-    /// Counts what `partitions` hold at `now`. One round trip.
-    pub async fn counts(&self, partitions: &[Partition], now: Timestamp) -> Result<Vec<Counts>, Down> {
-        let now = now.as_ms();
-        let mut calls = Vec::with_capacity(partitions.len() * 7);
-        let mut push = |name: &str, key: String, arguments: &[String]| {
-            let mut command = cmd(name);
-            command.arg(key).arg(arguments);
-            calls.push(Call::Plain(command));
-        };
-        let (later, until_now) = ([format!("({now}"), "+inf".to_owned()], ["-inf".to_owned(), now.to_string()]);
-        for partition in partitions {
-            push("ZCOUNT", partition.future(), &later);
-            push("ZCOUNT", partition.future(), &until_now);
-            push("LLEN", partition.topic(), &[]);
-            push("ZCOUNT", partition.lease(), &until_now);
-            push("ZCOUNT", partition.lease(), &later);
-            push("LINDEX", partition.topic(), &["0".to_owned()]);
-            push("ZRANGE", partition.future(), &["0".to_owned(), "0".to_owned(), "WITHSCORES".to_owned()]);
-        }
-        if calls.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut answers = self.send(&calls).await?.into_iter();
-        let mut next = || answers.next().ok_or(Down::Unexpected("counts"));
-        let mut counts = Vec::with_capacity(partitions.len());
-        for _ in partitions {
-            let scheduled = integer(next()?, "ZCOUNT")?;
-            let ready = integer(next()?, "ZCOUNT")? + integer(next()?, "LLEN")? + integer(next()?, "ZCOUNT")?;
-            let leased = integer(next()?, "ZCOUNT")?;
-            let first: Option<Vec<u8>> = redis::from_redis_value(next()?).map_err(|_| Down::Unexpected("LINDEX"))?;
-            let first_in_topic = sort_out(first.into_iter().collect()).0.pop();
-            let first_due = first_score(next()?)?.filter(|due| due.as_ms() <= now);
-            counts.push(Counts { scheduled, ready, leased, first_in_topic, first_due });
-        }
-        Ok(counts)
-    }
-
-    /// Strikes empty partitions off the registry; one that gets an id meanwhile is put back.
-    pub async fn strike_off_empty(&self, partitions: &[Partition]) -> Result<u64, Down> {
-        let empty = self.empty(partitions).await?;
-        if empty.is_empty() {
-            return Ok(0);
-        }
-        self.one(registry_call("SREM", &empty)).await?;
-        let still_empty = self.empty(&empty).await?;
-        let refilled: Vec<Partition> = empty.iter().filter(|p| !still_empty.contains(p)).cloned().collect();
-        if !refilled.is_empty() {
-            self.one(registry_call("SADD", &refilled)).await?;
-        }
-        Ok(still_empty.len() as u64)
-    }
-
-    /// Forgets partitions that no poll looks at any more; their tasks are loaded into the others from DynamoDB.
-    pub async fn forget(&self, partitions: &[Partition]) -> Result<(), Down> {
-        if partitions.is_empty() {
-            return Ok(());
-        }
-        let mut calls: Vec<Call> = Vec::new();
-        for partition in partitions {
-            let mut delete = cmd("DEL");
-            delete.arg(&partition.keys());
-            calls.push(Call::Plain(delete));
-        }
-        calls.push(registry_call("SREM", partitions));
-        self.send(&calls).await.map(drop)
-    }
-
-    async fn empty(&self, partitions: &[Partition]) -> Result<Vec<Partition>, Down> {
-        if partitions.is_empty() {
-            return Ok(Vec::new());
-        }
-        let exists = |partition: &Partition| {
-            let mut exists = cmd("EXISTS");
-            exists.arg(&partition.keys());
-            Call::Plain(exists)
-        };
-        let calls: Vec<Call> = partitions.iter().map(exists).collect();
-        let mut empty = Vec::new();
-        for (partition, answer) in partitions.iter().zip(self.send(&calls).await?) {
-            if integer(answer, "EXISTS")? == 0 {
-                empty.push(partition.clone());
-            }
-        }
-        Ok(empty)
-    }
-
-    /// Takes the lock `tick` for `hold`. `false` when another holds it.
-    pub async fn lock(&self, tick: &str, token: &str, hold: Duration) -> Result<bool, Down> {
-        let mut set = cmd("SET");
-        set.arg(keys::lock(tick)).arg(token).arg("NX").arg("PX").arg(hold.as_millis().to_string());
-        if self.one(Call::Plain(set)).await? != Value::Nil {
-            return Ok(true);
-        }
-        // A lock without an end is none of ours, and would be held for ever.
-        let mut left = cmd("PTTL");
-        left.arg(keys::lock(tick));
-        if self.one(Call::Plain(left)).await? == Value::Int(-1) {
-            let mut end = cmd("PEXPIRE");
-            end.arg(keys::lock(tick)).arg(hold.as_millis().to_string());
-            self.one(Call::Plain(end)).await?;
-        }
-        Ok(false)
-    }
-
-    /// Releases the lock `tick` if it is still that of `token`.
-    pub async fn release(&self, tick: &str, token: &str) -> Result<(), Down> {
-        self.one(RELEASE_LOCK.call([keys::lock(tick)], vec![token.to_owned()])).await.map(drop)
-    }
-
-    /// Up to when all that becomes due has been loaded; `None` when no refresh has told since Redis was last empty.
-    pub async fn horizon(&self) -> Result<Option<Timestamp>, Down> {
-        let mut get = cmd("GET");
-        get.arg(HORIZON);
-        let answer: Option<i64> =
-            redis::from_redis_value(self.one(Call::Plain(get)).await?).map_err(|_| Down::Unexpected("GET"))?;
-        Ok(answer.map(Timestamp::from_ms))
-    }
-
-    /// Notes that all that becomes due up to `horizon` is loaded.
-    pub async fn set_horizon(&self, horizon: Timestamp) -> Result<(), Down> {
-        let mut set = cmd("SET");
-        set.arg(HORIZON).arg(horizon.as_ms());
-        self.one(Call::Plain(set)).await.map(drop)
-    }
-
-    /// Where a tick that was cut short goes on: shard -> sort key.
-    pub async fn cursor(&self, tick: &str) -> Result<HashMap<u16, String>, Down> {
-        let mut get = cmd("HGETALL");
-        get.arg(keys::cursor(tick));
-        let answer = self.one(Call::Plain(get)).await?;
-        let fields: Vec<(Vec<u8>, Vec<u8>)> =
-            redis::from_redis_value(answer).map_err(|_| Down::Unexpected("HGETALL"))?;
-        // What is not readable is no cursor: that shard is read from its beginning.
-        let readable = fields.into_iter().filter_map(|(shard, wake)| {
-            let wake = String::from_utf8(wake).ok().filter(|wake| wake_key_due(wake).is_some())?;
-            Some((std::str::from_utf8(&shard).ok()?.parse().ok()?, wake))
-        });
-        Ok(readable.collect())
-    }
-
-    /// Notes where a tick that was cut short goes on, for an hour at most.
-    pub async fn set_cursor(&self, tick: &str, cursor: &HashMap<u16, String>) -> Result<(), Down> {
-        let key = keys::cursor(tick);
-        let mut delete = cmd("DEL");
-        delete.arg(&key);
-        let mut calls = vec![Call::Plain(delete)];
-        if !cursor.is_empty() {
-            let mut set = cmd("HSET");
-            set.arg(&key);
-            for (shard, wake) in cursor {
-                set.arg(*shard).arg(wake);
-            }
-            let mut expire = cmd("EXPIRE");
-            expire.arg(&key).arg(3_600);
-            calls.extend([Call::Plain(set), Call::Plain(expire)]);
-        }
-        self.send(&calls).await.map(drop)
-    }
-
     /// Sends `calls` in one round trip. A key of a type that we never write holds nothing of ours: it is deleted, since
     /// DynamoDB has all that belongs there, and the calls are sent once more.
     async fn send(&self, calls: &[Call]) -> Result<Vec<Value>, Down> {
@@ -488,15 +275,6 @@ impl DueIndex {
         let mut answers = self.send(&[call]).await?;
         answers.pop().ok_or(Down::Unexpected("one call"))
     }
-}
-
-fn registry_call(command: &str, partitions: &[Partition]) -> Call {
-    let mut call = cmd(command);
-    call.arg(REGISTRY);
-    for partition in partitions {
-        call.arg(partition.to_string());
-    }
-    Call::Plain(call)
 }
 
 fn publish((channel, due): (String, Timestamp)) -> Call {
@@ -539,12 +317,6 @@ fn grouped<'a, T>(items: impl Iterator<Item = (&'a Partition, T)>) -> Vec<(&'a P
         groups[place].1.push(item);
     }
     groups
-}
-
-/// The score of the one member of a `ZRANGE ... WITHSCORES`.
-fn first_score(answer: Value) -> Result<Option<Timestamp>, Down> {
-    let first: Vec<(Vec<u8>, f64)> = redis::from_redis_value(answer).map_err(|_| Down::Unexpected("ZRANGE"))?;
-    Ok(first.first().map(|(_, score)| Timestamp::from_ms(*score as i64)))
 }
 
 fn integer(answer: Value, of: &'static str) -> Result<u64, Down> {

@@ -1,9 +1,11 @@
 //! What the functions do, in terms of the two stores and the clock.
 
 mod add;
+mod attempt;
 mod dispatch;
 mod inspect;
 mod load;
+mod look;
 mod poll;
 mod recover;
 mod refresh;
@@ -16,7 +18,8 @@ use tracing::warn;
 pub use add::Addition;
 pub use dispatch::DispatchReport;
 pub use inspect::{Health, ListFilter, Listing, QueueCounts};
-pub use poll::{ANSWER_BYTES, PollRequest, Source};
+pub use look::ANSWER_BYTES;
+pub use poll::{PollRequest, Source};
 pub use recover::RecoverReport;
 pub use refresh::RefreshReport;
 

@@ -1,0 +1,56 @@
+//! A markdown table, and the words about the machine above it.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+/// A table of measurements.
+pub struct Table {
+    title: String,
+    columns: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(title: impl Into<String>, columns: &[&'static str]) -> Self {
+        Self { title: title.into(), columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row, and shows it as progress.
+    pub fn row(&mut self, cells: Vec<String>) {
+        eprintln!("{}: {}", self.title, cells.join(" | "));
+        self.rows.push(cells);
+    }
+
+    /// The table as JSON: a title and an object a row.
+    pub fn to_json(&self) -> Value {
+        let rows: Vec<Value> = self
+            .rows
+            .iter()
+            .map(|row| self.columns.iter().zip(row).map(|(column, cell)| ((*column).to_owned(), json!(cell))).collect())
+            .collect();
+        json!({"title": self.title, "rows": rows})
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "**{}**\n", self.title)?;
+        writeln!(f, "| {} |", self.columns.join(" | "))?;
+        writeln!(f, "|{}", "---|".repeat(self.columns.len()))?;
+        self.rows.iter().try_for_each(|row| writeln!(f, "| {} |", row.join(" | ")))
+    }
+}
+
+/// One line about where this runs.
+pub fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    format!("punctual {}, {cores} cores, {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
+}
+
+/// The value at `fraction` of the sorted `values`.
+pub fn percentile(values: &[f64], fraction: f64) -> f64 {
+    let index = (values.len().saturating_sub(1)) as f64 * fraction;
+    values.get(index.round() as usize).copied().unwrap_or(f64::NAN)
+}

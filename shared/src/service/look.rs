@@ -1,0 +1,298 @@
+//! Taking due tasks: Redis says which may be due, DynamoDB decides; without Redis, DynamoDB's index says it.
+
+use std::collections::HashSet;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tracing::warn;
+
+use super::poll::{PollRequest, Source};
+use super::{Service, log_down};
+use crate::due_index::{Down, Partition, Place, Taken};
+use crate::error::Error;
+use crate::state::Refusal;
+use crate::table::attributes::pending_bucket;
+use crate::table::{Page, Refused, Row};
+use crate::task::{Lane, MAX_PARAMETERS_BYTES, Task, random_token};
+use crate::time::Timestamp;
+
+/// The most bytes that an answer may have as Lambda counts it: the body's JSON text, encoded once more as a JSON
+/// string. Lambda's limit is 6 MB; the rest is for the envelope.
+pub const ANSWER_BYTES: usize = 6_000_000;
+/// The most that one task can take of that: each byte of the parameters may have to be escaped; the other fields of
+/// a task are bounded far below the remainder.
+const TASK_BYTES: usize = 2 * MAX_PARAMETERS_BYTES + 32 * 1024;
+/// Conditional writes of one poll that are under way at once.
+const CLAIMS_AT_ONCE: usize = 32;
+/// In Redis a lease is at first no longer than this, so that a poll that dies before DynamoDB has the lease delays
+/// the task no longer, however long a lease it wanted.
+const PROVISIONAL_LEASE_MS: i64 = 60_000;
+/// Rows that one look into DynamoDB's index reads from each shard at once.
+const INDEX_ROWS: i32 = 100;
+/// Pages that a poll without Redis reads of one shard.
+const INDEX_PAGES: usize = 20;
+
+/// What one look has found so far.
+pub(super) struct Haul {
+    pub tasks: Vec<Task>,
+    /// Bytes of the answer that are still free.
+    room: usize,
+    /// The first failure of DynamoDB.
+    failure: Option<Error>,
+    /// When the next task may be due.
+    pub next: Option<Timestamp>,
+}
+
+impl Service {
+    /// Takes what is due now, whatever its size; also tells when the next task may be due.
+    pub(super) async fn take_now(&self, request: &PollRequest) -> Result<(Vec<Task>, Option<Timestamp>), Error> {
+        let haul = self.look(request, &|_| 0).await?;
+        Ok((haul.tasks, haul.next))
+    }
+
+    /// One look: takes what is due now.
+    pub(super) async fn look(&self, request: &PollRequest, size: &impl Fn(&Task) -> usize) -> Result<Haul, Error> {
+        let mut haul = Haul { tasks: Vec::new(), room: ANSWER_BYTES, failure: None, next: None };
+        let complete = match self.look_into_redis(request, size, &mut haul).await {
+            // Having found something, there is no need to know.
+            Ok(()) if !haul.tasks.is_empty() => Ok(true),
+            Ok(()) => self.redis_knows_all_due(&mut haul).await,
+            Err(error) => Err(error),
+        };
+        let complete = complete.unwrap_or_else(|error| {
+            log_down(&error);
+            false
+        });
+        if !complete && haul.tasks.is_empty() && haul.failure.is_none() {
+            // What was taken before a failure is given out: it is leased.
+            if let Err(error) = self.look_into_dynamodb(request, size, &mut haul).await {
+                haul.failure = Some(error);
+            }
+        }
+        match haul.failure.take() {
+            Some(failure) if haul.tasks.is_empty() => Err(failure),
+            _ => Ok(haul),
+        }
+    }
+
+    /// Whether a refresh has loaded all that is due by now. It has not when Redis was emptied since, or when no refresh
+    /// ran for longer than the window: then an empty answer of Redis says nothing.
+    async fn redis_knows_all_due(&self, haul: &mut Haul) -> Result<bool, Down> {
+        let horizon = self.index.horizon().await?.filter(|horizon| *horizon > self.clock.now());
+        haul.next = haul.next.into_iter().chain(horizon).min();
+        Ok(horizon.is_some())
+    }
+
+    /// The lanes of a source in the order in which they are served.
+    async fn lanes_of(&self, source: &Source, haul: &mut Haul) -> Result<Vec<Lane>, Down> {
+        if let Source::Lane(lane) = source {
+            return Ok(vec![lane.clone()]);
+        }
+        let (mut partitions, _) = self.index.partitions().await?;
+        partitions.retain(|partition| source.has(&partition.lane));
+        let mut lanes: Vec<Lane>;
+        if let Source::Handlers(_) = source {
+            let heads = self.index.heads(&partitions).await?;
+            let now = self.clock.now();
+            let mut due = Vec::new();
+            for (partition, head) in partitions.into_iter().zip(heads) {
+                match head {
+                    Some(head) if head <= now => due.push((head, partition.lane)),
+                    later => haul.next = haul.next.into_iter().chain(later).min(),
+                }
+            }
+            due.sort();
+            lanes = due.into_iter().map(|(_, lane)| lane).collect();
+        } else {
+            lanes = partitions.into_iter().map(|partition| partition.lane).collect();
+            lanes.sort_by_key(|lane| lane.priority);
+        }
+        let mut seen = HashSet::new();
+        lanes.retain(|lane| seen.insert(lane.clone()));
+        Ok(lanes)
+    }
+
+    async fn look_into_redis(
+        &self,
+        request: &PollRequest,
+        size: &impl Fn(&Task) -> usize,
+        haul: &mut Haul,
+    ) -> Result<(), Down> {
+        let lanes = self.lanes_of(&request.source, haul).await?;
+        for lane in lanes {
+            // Each poll begins elsewhere, so that no partition is always last.
+            let mut partitions: Vec<Partition> = self.partitions_of(&lane).collect();
+            let first = rand::random_range(0..partitions.len());
+            partitions.rotate_left(first);
+            for partition in partitions {
+                loop {
+                    if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
+                        return Ok(());
+                    }
+                    let wanted = request.source.wanted(&lane, request.most, &haul.tasks);
+                    if wanted == 0 {
+                        break;
+                    }
+                    let now = self.clock.now();
+                    let lease_ms = request.lease_ms.unwrap_or(PROVISIONAL_LEASE_MS).min(PROVISIONAL_LEASE_MS);
+                    let Taken { ids, malformed, next } =
+                        self.index.lease_due(&partition, now, wanted, now.plus_ms(lease_ms)).await?;
+                    haul.next = haul.next.into_iter().chain(next).min();
+                    let exhausted = ids.len() + malformed < wanted;
+                    let unused = self.claim(request, &partition.lane, Some(&partition), ids, size, haul).await;
+                    if !unused.is_empty() {
+                        return self.index.give_back(&partition, &unused).await;
+                    }
+                    if exhausted {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims `ids` in DynamoDB, in order, as long as the answer has room, and tells Redis of those that are not as
+    /// it thought. Returns the ids that were not tried.
+    async fn claim(
+        &self,
+        request: &PollRequest,
+        lane: &Lane,
+        taken_from: Option<&Partition>,
+        ids: Vec<String>,
+        size: &impl Fn(&Task) -> usize,
+        haul: &mut Haul,
+    ) -> Vec<String> {
+        let mut waiting = ids.into_iter().enumerate();
+        let mut under_way = FuturesUnordered::new();
+        let mut claimed: Vec<(usize, Task)> = Vec::new();
+        let mut corrections: Vec<(String, Place)> = Vec::new();
+        loop {
+            while under_way.len() < CLAIMS_AT_ONCE
+                && haul.room >= TASK_BYTES * (under_way.len() + 1)
+                && haul.failure.is_none()
+                && let Some((place, id)) = waiting.next()
+            {
+                under_way.push(async move {
+                    let result = self.claim_one(request, lane, &id).await;
+                    (place, id, result)
+                });
+            }
+            let Some((place, id, result)) = under_way.next().await else {
+                break;
+            };
+            match result {
+                Ok(Ok(task)) => {
+                    haul.room = haul.room.saturating_sub(size(&task));
+                    let strayed = taken_from.is_some_and(|from| *from != self.partition(lane.clone(), &id));
+                    // Taken for good, or leased for longer than Redis was told, or where it does not belong.
+                    match task.lease_until {
+                        None => corrections.push((id, Place::Nowhere)),
+                        Some(until) if strayed || request.lease_ms > Some(PROVISIONAL_LEASE_MS) => {
+                            corrections.push((id, Place::Lease(until)));
+                        }
+                        Some(_) => {}
+                    }
+                    claimed.push((place, task));
+                }
+                Ok(Err(place)) => corrections.push((id, place)),
+                Err(error) => {
+                    warn!(task_id = id, %error, "a claim failed; its lease in Redis ends by itself");
+                    haul.failure = Some(error);
+                }
+            }
+        }
+        claimed.sort_by_key(|(place, _)| *place);
+        haul.tasks.extend(claimed.into_iter().map(|(_, task)| task));
+        let mut places: Vec<(Partition, &str, Place)> = Vec::with_capacity(corrections.len());
+        for (id, place) in &corrections {
+            let home = self.partition(lane.clone(), id);
+            // From a time of fewer partitions: it leaves the one where it does not belong.
+            if let Some(from) = taken_from.filter(|from| **from != home) {
+                places.push((from.clone(), id, Place::Nowhere));
+            }
+            places.push((home, id, *place));
+        }
+        self.place(&places).await;
+        waiting.map(|(_, id)| id).collect()
+    }
+
+    /// Claims one task, or says where Redis should have it instead.
+    async fn claim_one(&self, request: &PollRequest, lane: &Lane, id: &str) -> Result<Result<Task, Place>, Error> {
+        let now = self.clock.now();
+        let claimed = match request.lease_ms {
+            Some(lease_ms) => self.table.lease(id, lane, &random_token(), now.plus_ms(lease_ms), now).await?,
+            None => self.table.take(id, lane, now).await?,
+        };
+        let refused = match claimed {
+            Ok(task) => return Ok(Ok(task)),
+            Err(refused) => refused,
+        };
+        Ok(Err(match refused {
+            Refused::State(Refusal::NotDue(due)) => self.place_of_due(due, now),
+            Refused::State(Refusal::Held(until)) => Place::Lease(until),
+            Refused::State(Refusal::AttemptsUsed) => {
+                self.exhaust(id, now).await?;
+                Place::Nowhere
+            }
+            Refused::Malformed => {
+                warn!(task_id = id, "dropped a task whose item is not readable");
+                Place::Nowhere
+            }
+            Refused::State(Refusal::OtherLane | Refusal::Finished(_) | Refusal::LeaseLost | Refusal::WrongState(_))
+            | Refused::Missing
+            | Refused::Already => Place::Nowhere,
+        }))
+    }
+
+    /// Takes what DynamoDB's own index says is due: what a poll does while Redis is down.
+    async fn look_into_dynamodb(
+        &self,
+        request: &PollRequest,
+        size: &impl Fn(&Task) -> usize,
+        haul: &mut Haul,
+    ) -> Result<(), Error> {
+        let mut after: Vec<(u16, Option<String>)> = (0..self.table.shards()).map(|shard| (shard, None)).collect();
+        for _ in 0..INDEX_PAGES {
+            let now = self.clock.now();
+            let pages = after
+                .iter()
+                .map(|(shard, after)| self.table.page(pending_bucket(*shard), after.as_deref(), now, INDEX_ROWS));
+            let pages: Vec<Page> = futures::future::try_join_all(pages).await?;
+            let mut rows: Vec<Row> = Vec::new();
+            let mut open = Vec::new();
+            for ((shard, _), page) in after.into_iter().zip(pages) {
+                rows.extend(page.rows.into_iter().filter(|row| request.source.has(&row.lane)));
+                if page.next.is_some() {
+                    open.push((shard, page.next));
+                }
+            }
+            rows.sort_by(|a, b| (a.lane.priority, &a.wake).cmp(&(b.lane.priority, &b.wake)));
+            // The index also has what is leased, and lags: writes are only tried on what is free by a strong read.
+            let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
+            let states = self.table.states(&ids).await?;
+            rows.retain(|row| {
+                states.get(&row.id).is_some_and(|task| task.lease_until.is_none_or(|until| until <= now))
+            });
+            let mut rows = rows.into_iter().peekable();
+            while let Some(lane) = rows.peek().map(|row| row.lane.clone()) {
+                if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
+                    return Ok(());
+                }
+                let wanted = request.source.wanted(&lane, request.most, &haul.tasks);
+                if wanted == 0 {
+                    rows.next();
+                    continue;
+                }
+                let of_lane = std::iter::from_fn(|| rows.next_if(|row| row.lane == lane));
+                let ids = of_lane.take(wanted).map(|row| row.id).collect();
+                self.claim(request, &lane, None, ids, size, haul).await;
+            }
+            if open.is_empty() {
+                return Ok(());
+            }
+            after = open;
+        }
+        Ok(())
+    }
+}
