@@ -449,21 +449,3 @@ async fn a_failover_that_loses_writes_loses_no_task() {
     service.index.partitions().await.expect("the promoted one answers");
     nothing_is_lost_after_one_refresh(&world, ledger).await;
 }
-#[tokio::test(flavor = "multi_thread")]
-async fn zz_debug() {
-    let cluster = RedisCluster::start(MASTERS, false);
-    let world = world_on(&cluster).await;
-    for n in 0..3 {
-        cluster.run(n, "CONFIG SET slowlog-log-slower-than 0");
-    }
-    println!("before {:?}", cluster.keys(""));
-    let r = world.service.index.lock("refresh", "tok", Duration::from_secs(50)).await;
-    println!("{r:?}");
-    println!("after {:?}", cluster.keys(""));
-    let r = world.service.index.lock("other", "tok", Duration::from_secs(50)).await;
-    println!("{r:?}");
-    for n in 0..3 {
-        println!("{n} {:?}", cluster.run(n, "SLOWLOG GET 20"));
-    }
-    panic!();
-}

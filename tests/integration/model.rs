@@ -233,6 +233,11 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// The tasks that were ever sent.
+    fn sent(&self) -> Vec<usize> {
+        (0..TASKS).filter(|task| self.sent[*task].is_some()).collect()
+    }
+
     fn id(&self, task: usize) -> String {
         format!("{}-{task}", self.name)
     }
@@ -474,7 +479,7 @@ impl<'a> Run<'a> {
             if polled > 0 {
                 self.act(&Action::One(Call::Ack((0..polled).collect()))).await?;
             }
-            for task in 0..TASKS {
+            for task in self.sent() {
                 self.act(&Action::One(Call::Get(task))).await?;
             }
             if self.beliefs.iter().all(|belief| belief.iter().all(|state| state.is_over())) {
@@ -511,7 +516,7 @@ impl<'a> Run<'a> {
 
     /// The listings have each task where it is, in due order.
     async fn check_listings(&mut self) -> Result<(), String> {
-        for task in 0..TASKS {
+        for task in self.sent() {
             self.act(&Action::One(Call::Get(task))).await?;
         }
         for status in ["scheduled", "leased", "dead"] {

@@ -809,6 +809,8 @@ async fn redis_may_lie_keys_of_the_wrong_type_are_replaced() {
         ("topic:{t_0.0}", "SADD {} a0"),
         ("lease:{t_0.0}", "RPUSH {} a0"),
         ("partitions", "SET {} x"),
+        ("horizon", "SET {} x"),
+        ("horizon", "RPUSH {} x"),
         ("lock:refresh", "RPUSH {} x"),
         ("cursor:refresh-overdue", "SET {} x"),
         ("cursor:refresh-soon", "RPUSH {} x"),

@@ -156,7 +156,9 @@ async fn scenario_06_seconds_sent_by_mistake_and_times_before_the_epoch_are_refu
 async fn scenario_07_many_cancelled_tasks_before_large_due_ones_are_no_end_of_the_page() {
     let world = World::with(Settings { index_shards: 1, ..Settings::default() }).await;
     let cancelled = world.add_many("cancelled", 400, 0).await;
-    join_all(cancelled.iter().map(|id| cancel(&world, id))).await;
+    for some in cancelled.chunks(20) {
+        join_all(some.iter().map(|id| cancel(&world, id))).await;
+    }
     let large = "x".repeat(8_000);
     for batch in 0..6 {
         let tasks: Vec<Value> = (0..50)
@@ -436,7 +438,7 @@ async fn scenario_40_redis_returns_to_its_baseline_after_many_cycles() {
         line.trim().parse::<i64>().expect("a number")
     };
     let mut baseline = 0;
-    for cycle in 0..25 {
+    for cycle in 0..12 {
         let prefix = format!("c{cycle}-");
         world.add_many(&prefix, 40, 0).await;
         world.add_many(&format!("later{cycle}-"), 10, 200_000).await;
@@ -463,7 +465,7 @@ async fn scenario_40_redis_returns_to_its_baseline_after_many_cycles() {
         }
         world.recover().await;
         assert!(world.redis.keys().is_empty(), "{:?}", world.redis.keys());
-        if cycle == 5 {
+        if cycle == 3 {
             baseline = memory();
         }
     }

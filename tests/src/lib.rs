@@ -5,6 +5,7 @@ mod proxy;
 mod redis_cluster;
 mod redis_server;
 pub mod reference;
+mod runner;
 mod watched;
 mod world;
 
@@ -12,5 +13,6 @@ pub use fault_proxy::{Break, FaultProxy, Plan, Store};
 pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
+pub use runner::Runner;
 pub use watched::{Watched, free_port};
 pub use world::{Reply, START_MS, Settings, World, call, call_event, create_table, event, ids, sorted_ids, task};

@@ -108,7 +108,7 @@ pub fn kind(key: &str) -> Option<&'static str> {
     match key.split(':').next()? {
         "future" | "lease" => Some("zset"),
         "topic" => Some("list"),
-        "lock" => Some("string"),
+        "lock" | HORIZON => Some("string"),
         "cursor" => Some("hash"),
         REGISTRY => Some("set"),
         _ => None,

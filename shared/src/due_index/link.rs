@@ -106,7 +106,7 @@ enum Connection {
 
 impl Connection {
     /// Sends all commands at once and awaits all answers.
-    async fn send(&mut self, commands: Vec<Cmd>) -> RedisResult<Vec<RedisResult<Value>>> {
+    async fn send(&mut self, mut commands: Vec<Cmd>) -> RedisResult<Vec<RedisResult<Value>>> {
         match self {
             Connection::Single(connection) => {
                 let mut pipeline = redis::Pipeline::with_capacity(commands.len());
@@ -115,19 +115,33 @@ impl Connection {
                 }
                 pipeline.ignore_errors().query_async(connection).await
             }
-            // A cluster's pipeline must stay in one slot, so the commands go side by side instead.
+            // A cluster's pipeline must stay in one slot, so the commands go side by side instead; but what tells of
+            // the others goes after them, since one node does not wait for another.
             Connection::Cluster(connection) => {
-                let sent = commands.into_iter().map(|command| {
-                    let mut connection = connection.clone();
-                    async move { connection.req_packed_command(&command).await }
-                });
-                Ok(futures::future::join_all(sent).await)
+                let news = commands.iter().position(is_publish).unwrap_or(commands.len());
+                let news = commands.split_off(news);
+                let mut answers = send_side_by_side(connection, commands).await;
+                answers.extend(send_side_by_side(connection, news).await);
+                Ok(answers)
             }
         }
     }
 }
 
 #[expect(clippy::large_enum_variant, reason = "a process has one of them")]
+async fn send_side_by_side(connection: &ClusterConnection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
+    let sent = commands.into_iter().map(|command| {
+        let mut connection = connection.clone();
+        // A node's refusal comes as a value here.
+        async move { connection.req_packed_command(&command).await.and_then(Value::extract_error) }
+    });
+    futures::future::join_all(sent).await
+}
+
+fn is_publish(command: &Cmd) -> bool {
+    command.args_iter().next() == Some(redis::Arg::Simple(b"PUBLISH"))
+}
+
 enum Target {
     Single(Client),
     Cluster(ClusterClient),
