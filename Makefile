@@ -1,9 +1,10 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-lint setup-lambda run test lint invoke sam-local deploy
+.PHONY: help setup setup-run setup-lint setup-lambda run test bench lint invoke sam-local deploy
 
 # Where the Python tools go.
 VENV := target/venv
 ARGS ?=
+BENCH ?=
 FUNCTION ?= add
 EVENT ?= events/$(FUNCTION)/one.json
 
@@ -15,6 +16,9 @@ run: setup-run ## Serves everything on 127.0.0.1:3000; ARGS="--manual-clock 0" p
 
 test: setup ## Checks format, lints, documentation examples and every test
 	@scripts/test
+
+bench: setup-run ## Measures the release build on this machine; BENCH="push --late-tasks 100" for a part
+	@cargo build --quiet --release -p local -p bench && target/release/bench $(BENCH)
 
 lint: setup-lint ## Checks the template, licences and sources
 	@scripts/lint $(VENV)
@@ -29,7 +33,7 @@ deploy: setup-lambda ## Builds all functions and deploys them, asking for each p
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SAM_CLI_TELEMETRY=0 sh -c 'sam build && sam deploy --guided'
 
 setup: setup-run ## Installs what the tests need
-	@scripts/setup nextest
+	@scripts/setup curl nextest
 
 setup-run:
 	@scripts/setup rust redis

@@ -1,7 +1,13 @@
 //! What `make test-soak` runs for `PUNCTUAL_SOAK_SECONDS`: the tests of the promises, on and on.
 
+#[path = "../integration/clocks.rs"]
+mod clocks;
+#[path = "../integration/crowd.rs"]
+mod crowd;
 #[path = "../integration/faults.rs"]
 mod faults;
+#[path = "../integration/hostile_input.rs"]
+mod hostile_input;
 #[path = "../integration/model.rs"]
 mod model;
 
@@ -21,5 +27,14 @@ fn soak_random_histories() {
         model::run_histories(50);
         histories += 50;
         println!("{histories} histories so far");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn soak_crowds() {
+    let end = Instant::now() + soak_time();
+    while Instant::now() < end {
+        crowd::crowd(20_000, 1).await;
+        crowd::crowd(20_000, 50).await;
     }
 }

@@ -155,7 +155,7 @@ async fn serve(mut client: TcpStream, store: &Store, state: &Mutex<State>) -> st
 }
 
 const THROTTLED: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/x-amz-json-1.0\r\n\
-    content-length: 107\r\n\r\n\
+    content-length: 108\r\n\r\n\
     {\"__type\":\"com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException\",\"message\":\"slow down..\"}";
 const INTERNAL: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: application/x-amz-json-1.0\r\n\
     content-length: 79\r\n\r\n\

@@ -117,12 +117,6 @@ impl World {
         Arc::new(service(endpoint, &self.redis.url(), clock, &self.settings).await)
     }
 
-    /// Another process on the same clock that reaches both stores at other addresses.
-    pub async fn behind(&self, endpoint: &str, redis_url: &str) -> Arc<Service> {
-        let clock = Clock::Manual(self.clock.clone());
-        Arc::new(service(endpoint, redis_url, clock, &self.settings).await)
-    }
-
     /// Sets one attribute of an item behind the service's back, or removes it.
     pub async fn spoil(&self, id: &str, name: &str, value: Option<AttributeValue>) {
         let client = connect_to(&self.endpoint).await;

@@ -18,7 +18,7 @@ async fn main() -> Result<(), Failure> {
         .iter()
         .zip(1..)
         .map(|(title, minutes)| {
-            json!({"taskType": "article-publishing", "delay": minutes * options.minute_ms, "parameters": {"title": title}})
+            json!({"taskType": "article-publishing", "delay": 10 * minutes * options.minute_ms, "parameters": {"title": title}})
         })
         .collect();
     punctual.post("add", json!(tasks)).await?;

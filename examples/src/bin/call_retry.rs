@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use clap::Parser;
-use examples::{Failure, Options, Punctual};
+use examples::{Failure, Options, Punctual, run_name};
 use reqwest::Method;
 use serde_json::json;
 
@@ -17,7 +17,7 @@ async fn main() -> Result<(), Failure> {
     let options = Options::parse();
     let punctual = Punctual::at(&options.url);
     let minute = options.minute_ms;
-    let id = format!("transfer-{}", std::process::id());
+    let id = format!("transfer-{}", run_name());
     let task = json!({"taskId": id, "taskType": "call-retry", "delay": 0, "maxAttempts": 4,
         "backoff": {"kind": "list", "delays": [minute, 2 * minute, 4 * minute]}, "parameters": {"amount": 100}});
     punctual.post("add", task).await?;

@@ -3,7 +3,7 @@
 //! The order's id is the task's id: a repeated order adds no second task, and payment knows what to call off.
 
 use clap::Parser;
-use examples::{Failure, Options, Punctual};
+use examples::{Failure, Options, Punctual, run_name};
 use reqwest::Method;
 use serde_json::json;
 
@@ -11,12 +11,11 @@ use serde_json::json;
 async fn main() -> Result<(), Failure> {
     let options = Options::parse();
     let punctual = Punctual::at(&options.url);
-    // Ids of this run, so that the example can run again: a finished id is kept for a week.
-    let run = std::process::id();
+    let run = run_name();
     let (paid, unpaid) = (format!("order-{run}-1"), format!("order-{run}-2"));
 
     for order in [&paid, &unpaid] {
-        let task = json!({"taskId": order, "taskType": "order-auto-cancel", "delay": 4 * options.minute_ms,
+        let task = json!({"taskId": order, "taskType": "order-auto-cancel", "delay": 30 * options.minute_ms,
             "parameters": {"order": order}});
         punctual.post("add", task).await?;
         println!("{order} placed");

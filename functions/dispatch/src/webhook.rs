@@ -53,7 +53,7 @@ impl WebhookConfig {
             allowed_hosts: (!hosts.iter().any(|host| host == "*")).then_some(hosts),
             allow_http: environment.flag("WEBHOOK_ALLOW_HTTP")?,
             allow_private,
-            timeout: Duration::from_millis(environment.number("WEBHOOK_TIMEOUT_MS", 15_000, 1, 600_000)?),
+            timeout: Duration::from_millis(environment.number("WEBHOOK_TIMEOUT_MS", 10_000, 1, 600_000)?),
         }))
     }
 }

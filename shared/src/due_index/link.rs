@@ -128,7 +128,6 @@ impl Connection {
     }
 }
 
-#[expect(clippy::large_enum_variant, reason = "a process has one of them")]
 async fn send_side_by_side(connection: &ClusterConnection, commands: Vec<Cmd>) -> Vec<RedisResult<Value>> {
     let sent = commands.into_iter().map(|command| {
         let mut connection = connection.clone();
@@ -142,6 +141,7 @@ fn is_publish(command: &Cmd) -> bool {
     command.args_iter().next() == Some(redis::Arg::Simple(b"PUBLISH"))
 }
 
+#[expect(clippy::large_enum_variant, reason = "a process has one of them")]
 enum Target {
     Single(Client),
     Cluster(ClusterClient),

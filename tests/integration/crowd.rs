@@ -1,0 +1,243 @@
+//! Two of everything at once, some of them dying: the ledger of what was given out is checked task by task.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use punctual_core::clock::Clock;
+use punctual_core::config::DispatchConfig;
+use punctual_core::handler::{Context, Handler, HandlerError, Registry};
+use punctual_core::service::Service;
+use serde_json::{Value, json};
+use tests::{Settings, World, call};
+use tokio::task::JoinSet;
+
+/// Tasks of each crowd in `make test`.
+const TASKS: usize = 2_000;
+const PRODUCERS: usize = 4;
+const CONSUMERS: usize = 8;
+const LEASE_SECONDS: i64 = 30;
+/// A crowd that is not done after this never will be.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+/// One lease that somebody was given.
+#[derive(Clone, Debug)]
+struct Lease {
+    from: i64,
+    /// Its end, or the earliest moment at which its holder can have given it back.
+    until: i64,
+    attempt: u64,
+    /// When its holder was told that the task is done.
+    done: Option<i64>,
+}
+
+/// Every lease of every task.
+#[derive(Default)]
+struct Ledger {
+    leases: Mutex<BTreeMap<String, Vec<Lease>>>,
+    done: AtomicUsize,
+}
+
+impl Ledger {
+    fn given(&self, task: &Value) -> usize {
+        let id = task["taskId"].as_str().expect("an id").to_owned();
+        let until = task["leaseUntil"].as_i64().expect("an end");
+        self.note(id, until - LEASE_SECONDS * 1_000, until, task["attempt"].as_u64().expect("a number"))
+    }
+
+    fn note(&self, id: String, from: i64, until: i64, attempt: u64) -> usize {
+        let mut ledger = self.leases.lock().expect("no panic");
+        let leases = ledger.entry(id).or_default();
+        leases.push(Lease { from, until, attempt, done: None });
+        leases.len() - 1
+    }
+
+    fn given_back(&self, id: &str, number: usize, at: i64) {
+        let mut ledger = self.leases.lock().expect("no panic");
+        let lease = &mut ledger.get_mut(id).expect("given before")[number];
+        lease.until = lease.until.min(at);
+    }
+
+    fn done(&self, id: &str, number: usize, at: i64) {
+        self.leases.lock().expect("no panic").get_mut(id).expect("given before")[number].done = Some(at);
+        self.done.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A handler that notes its attempts; each tenth fails the first time.
+struct Noting(Arc<Ledger>, Arc<Service>);
+
+impl Handler for Noting {
+    const NAME: &'static str = "noting";
+    type Parameters = u64;
+
+    async fn handle(&self, n: u64, context: &Context) -> Result<(), HandlerError> {
+        let now = self.1.clock.now().as_ms();
+        // How long a handler's lease is, it is not told.
+        let number = self.0.note(context.task_id.clone(), now, now, u64::from(context.attempt));
+        tokio::task::yield_now().await;
+        if n % 10 == 0 && context.attempt == 1 {
+            return Err(HandlerError::retry("the first time"));
+        }
+        self.0.done(&context.task_id, number, self.1.clock.now().as_ms());
+        Ok(())
+    }
+}
+
+fn queue_of(n: usize, queues: usize) -> String {
+    format!("q{}", n % queues)
+}
+
+async fn produce(service: Arc<Service>, from: usize, tasks: usize, queues: usize) {
+    let mine: Vec<usize> = (from..tasks).step_by(PRODUCERS).collect();
+    for batch in mine.chunks(20) {
+        let task = |n: &usize| {
+            let mut task = json!({
+                "taskId": format!("t{n}"), "taskType": queue_of(*n, queues), "delay": (n % 7) * 1_000,
+                "maxAttempts": 1000, "backoff": {"kind": "fixed", "delay": 1_000}, "parameters": n,
+            });
+            if n % 5 == 0 {
+                task["handler"] = json!(Noting::NAME);
+            }
+            task
+        };
+        let batch: Vec<Value> = batch.iter().map(task).collect();
+        let reply = call(&service, "POST", "/api/v1/task/add", json!(batch)).await;
+        for item in reply.data().as_array().expect("an array") {
+            assert_eq!(item["created"], true, "{item}");
+        }
+    }
+}
+
+async fn consume(service: Arc<Service>, ledger: Arc<Ledger>, queues: usize, stop: Arc<AtomicBool>) {
+    while !stop.load(Ordering::SeqCst) {
+        let queue = queue_of(rand::random_range(0..queues), queues);
+        let path = if rand::random() { format!("{queue}/0") } else { queue };
+        let body = json!({"max": rand::random_range(1..20), "leaseSeconds": LEASE_SECONDS});
+        let reply = call(&service, "POST", &format!("/api/v1/task/poll/{path}"), body).await;
+        let tasks = reply.data().as_array().expect("an array").clone();
+        if tasks.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let leased: Vec<usize> = tasks.iter().map(|task| ledger.given(task)).collect();
+        // One in ten dies here with all that it holds.
+        if rand::random_range(0..10) == 0 {
+            continue;
+        }
+        for (task, number) in tasks.iter().zip(leased) {
+            let id = task["taskId"].as_str().expect("an id");
+            let token = json!({"leaseToken": task["leaseToken"]});
+            match rand::random_range(0..20) {
+                0 => {}
+                1 => {
+                    // The clock goes on meanwhile, so somebody else may have it by now.
+                    let mut body = token;
+                    body["delay"] = json!(500);
+                    let now = service.clock.now().as_ms();
+                    let reply = call(&service, "POST", &format!("/api/v1/task/nack/{id}"), body).await;
+                    match reply.status {
+                        200 => ledger.given_back(id, number, now),
+                        _ => assert_eq!(reply.error(), (409, "lease_lost")),
+                    }
+                }
+                _ => {
+                    let reply = call(&service, "POST", &format!("/api/v1/task/ack/{id}"), token).await;
+                    match reply.status {
+                        200 => ledger.done(id, number, service.clock.now().as_ms()),
+                        _ => assert_eq!(reply.error(), (409, "lease_lost")),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Runs `tasks` tasks through `queues` queues and checks what came of each.
+pub async fn crowd(tasks: usize, queues: usize) {
+    let started = Instant::now();
+    let world = World::new().await;
+    let other = world.another(Clock::Manual(world.clock.clone()), &Settings::default()).await;
+    let processes = [world.service.clone(), other];
+    let (ledger, stop) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));
+    let process = |n: usize| processes[n % 2].clone();
+    let mut crowd = JoinSet::new();
+    for n in 0..PRODUCERS {
+        crowd.spawn(produce(process(n), n, tasks, queues));
+    }
+    for n in 0..CONSUMERS {
+        crowd.spawn(consume(process(n), ledger.clone(), queues, stop.clone()));
+    }
+    for n in 0..2 {
+        let (service, tick, ended) = (process(n), world.tick(), stop.clone());
+        crowd.spawn(async move {
+            while !ended.load(Ordering::SeqCst) {
+                refresh::handle(&service, &tick).await.expect("a refresh");
+                tokio::time::sleep(Duration::from_millis(rand::random_range(50..300))).await;
+            }
+        });
+        let (service, tick, ended) = (process(n), world.tick(), stop.clone());
+        crowd.spawn(async move {
+            while !ended.load(Ordering::SeqCst) {
+                recover::handle(&service, &tick).await.expect("a recovery");
+                tokio::time::sleep(Duration::from_millis(rand::random_range(50..300))).await;
+            }
+        });
+        let (service, ledger, ended) = (process(n), ledger.clone(), stop.clone());
+        crowd.spawn(async move {
+            let registry = Registry::default().with(Noting(ledger, service.clone())).expect("one handler");
+            let config = DispatchConfig { shift: Duration::ZERO, concurrency: 16 };
+            while !ended.load(Ordering::SeqCst) {
+                dispatch::handle(&service, &registry, &config).await.expect("a pass");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+    while ledger.done.load(Ordering::SeqCst) < tasks {
+        if started.elapsed() > PATIENCE.max(Duration::from_millis(20 * tasks as u64)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        world.advance(500);
+    }
+    stop.store(true, Ordering::SeqCst);
+    while let Some(ended) = crowd.join_next().await {
+        ended.expect("no panic");
+    }
+    let ledger = ledger.leases.lock().expect("no panic").clone();
+    check(&ledger, tasks);
+    let statuses = (0..tasks).map(|n| format!("t{n}"));
+    for id in statuses {
+        assert_eq!(world.status(&id).await, "succeeded", "{id}: {:?}", ledger[&id]);
+    }
+    let leases: usize = ledger.values().map(Vec::len).sum();
+    println!("{tasks} tasks, {queues} queues, {leases} leases in {:?}", started.elapsed());
+}
+
+fn check(ledger: &BTreeMap<String, Vec<Lease>>, tasks: usize) {
+    let all: BTreeSet<String> = (0..tasks).map(|n| format!("t{n}")).collect();
+    let seen: BTreeSet<String> = ledger.keys().cloned().collect();
+    assert_eq!(all.difference(&seen).collect::<Vec<_>>(), Vec::<&String>::new(), "never given out");
+    for (id, leases) in ledger {
+        let mut leases = leases.clone();
+        leases.sort_by_key(|lease| lease.attempt);
+        let done = leases.iter().filter(|lease| lease.done.is_some()).count();
+        assert_eq!(done, 1, "{id} was done {done} times: {leases:?}");
+        for (before, after) in leases.iter().zip(&leases[1..]) {
+            // Attempts count up by one: no lease was given that nobody was told of, and none twice.
+            assert_eq!(before.attempt + 1, after.attempt, "{id}: {leases:?}");
+            assert!(before.done.is_none(), "{id} was given out after it was done: {leases:?}");
+            assert!(before.until <= after.from, "{id} had two live leases: {leases:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_task_of_a_crowd_on_one_queue_is_done_once() {
+    crowd(TASKS, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_task_of_a_crowd_on_fifty_queues_is_done_once() {
+    crowd(TASKS, 50).await;
+}
