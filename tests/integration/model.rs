@@ -217,6 +217,8 @@ pub struct Run<'a> {
     pub tokens: Vec<(usize, String)>,
     sent: Vec<Option<Content>>,
     pub log: Vec<String>,
+    /// Whether the listings are looked at too.
+    pub thorough: bool,
 }
 
 impl<'a> Run<'a> {
@@ -230,6 +232,7 @@ impl<'a> Run<'a> {
             tokens: Vec::new(),
             sent: vec![None; TASKS],
             log: Vec::new(),
+            thorough: true,
         }
     }
 
@@ -516,6 +519,9 @@ impl<'a> Run<'a> {
 
     /// The listings have each task where it is, in due order.
     async fn check_listings(&mut self) -> Result<(), String> {
+        if !self.thorough {
+            return Ok(());
+        }
         for task in self.sent() {
             self.act(&Action::One(Call::Get(task))).await?;
         }

@@ -1,10 +1,12 @@
 //! Helpers of the integration tests: real stores, one pair for each test, and calls as API Gateway makes them.
 
 mod fault_proxy;
+pub mod lambda_runtime;
 mod proxy;
 mod redis_cluster;
 mod redis_server;
 pub mod reference;
+pub mod role;
 mod runner;
 mod watched;
 mod world;

@@ -163,6 +163,13 @@ impl RedisCluster {
         keys.into_iter().enumerate().map(on).sum()
     }
 
+    /// How many connections a node has taken since its start, this one too.
+    pub fn connections(&self, node: usize) -> usize {
+        let stats = self.text(node, "INFO stats");
+        let value = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+        value.expect("a count").trim().parse().expect("a number")
+    }
+
     /// How often the masters have answered with this error.
     pub fn errors(&self, word: &str) -> usize {
         let name = format!("errorstat_{word}:count=");

@@ -49,7 +49,9 @@ pub(super) enum Outcome {
 struct Shift<'a> {
     service: &'a Arc<Service>,
     registry: &'a Registry,
-    config: &'a DispatchConfig,
+    concurrency: usize,
+    /// Whether it ends when nothing is due.
+    single_pass: bool,
     running: JoinSet<(&'static str, Outcome)>,
     running_by_handler: HashMap<&'static str, usize>,
     report: DispatchReport,
@@ -63,11 +65,14 @@ impl Service {
         registry: &Registry,
         config: &DispatchConfig,
     ) -> Result<DispatchReport, Error> {
-        let shift_end = Instant::now() + config.shift;
+        // Without a handler there is nothing to wait for, and a shift is paid by the second.
+        let length = if registry.names().next().is_none() { Duration::ZERO } else { config.shift };
+        let shift_end = Instant::now() + length;
         let mut shift = Shift {
             service: self,
             registry,
-            config,
+            concurrency: config.concurrency,
+            single_pass: length.is_zero(),
             running: JoinSet::new(),
             running_by_handler: HashMap::new(),
             report: DispatchReport::default(),
@@ -102,11 +107,10 @@ impl Service {
 
 impl Shift<'_> {
     async fn work(&mut self, shift_end: Instant) -> Result<(), Error> {
-        let single_pass = self.config.shift.is_zero();
         let mut subscriptions: Vec<Subscription> = Vec::new();
         loop {
             let (taken, mut next) = self.take().await?;
-            if single_pass {
+            if self.single_pass {
                 if taken == 0 {
                     match self.running.join_next().await {
                         Some(ended) => self.note(ended),
@@ -181,10 +185,10 @@ impl Shift<'_> {
 
     /// How many more tasks may run, by handler; none with 0.
     fn slots(&self) -> HashMap<String, usize> {
-        let free = self.config.concurrency.saturating_sub(self.running.len());
+        let free = self.concurrency.saturating_sub(self.running.len());
         let slots = self.registry.names().map(|name| {
             let limit = self.registry.get(name).and_then(|handler| handler.limit());
-            let limit = limit.unwrap_or(self.config.concurrency.div_ceil(2));
+            let limit = limit.unwrap_or(self.concurrency.div_ceil(2));
             let running = self.running_by_handler.get(name).copied().unwrap_or(0);
             (name.to_owned(), limit.saturating_sub(running).min(free))
         });
@@ -199,7 +203,7 @@ impl Shift<'_> {
         }
         let request = PollRequest {
             source: Source::Handlers(slots),
-            most: self.config.concurrency - self.running.len(),
+            most: self.concurrency - self.running.len(),
             lease_ms: Some(self.service.config.lease_ms),
             wait: Duration::ZERO,
         };
