@@ -6,6 +6,7 @@ VENV := target/venv
 ARGS ?=
 BENCH ?=
 FUNCTION ?= add
+SOAK_SECONDS ?= 600
 EVENT ?= events/$(FUNCTION)/one.json
 
 help: ## Shows these targets
@@ -19,6 +20,10 @@ test: setup ## Checks format, lints, documentation examples and every test
 
 bench: setup-run ## Measures the release build on this machine; BENCH="push --late-tasks 100" for a part
 	@cargo build --quiet --release -p local -p bench && target/release/bench $(BENCH)
+
+test-soak: setup ## Tests random histories and crowds for SOAK_SECONDS=600, then 50 kills of each process
+	@PUNCTUAL_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p tests --test soak soak_ -- --nocapture --test-threads 2
+	@PUNCTUAL_KILLS=50 cargo test -p tests --test integration kill:: -- --nocapture --test-threads 1
 
 lint: setup-lint ## Checks the template, licences and sources
 	@scripts/lint $(VENV)

@@ -14,7 +14,7 @@ use tests::{Settings, World, call};
 use tokio::task::JoinSet;
 
 /// Tasks of each crowd in `make test`.
-const TASKS: usize = 2_000;
+const TASKS: usize = 1_500;
 const PRODUCERS: usize = 4;
 const CONSUMERS: usize = 8;
 const LEASE_SECONDS: i64 = 30;
@@ -118,7 +118,7 @@ async fn consume(service: Arc<Service>, ledger: Arc<Ledger>, queues: usize, stop
         let reply = call(&service, "POST", &format!("/api/v1/task/poll/{path}"), body).await;
         let tasks = reply.data().as_array().expect("an array").clone();
         if tasks.is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let leased: Vec<usize> = tasks.iter().map(|task| ledger.given(task)).collect();
         // One in ten dies here with all that it holds.

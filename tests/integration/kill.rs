@@ -34,7 +34,7 @@ fn kills() -> usize {
 }
 
 /// The runner, built as far as that is needed. Its package has no test of its own, so nobody else builds it for us.
-static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
+pub static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
     let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
     let mut build = Command::new(env!("CARGO"));
     build.args(["build", "--quiet", "--package", "local", "--bin", "punctual", "--manifest-path", workspace]);
@@ -224,7 +224,8 @@ impl Clients {
         let mut client = consumer;
         let request = json!({"max": 5, "leaseSeconds": LEASE_SECONDS, "waitSeconds": 1});
         while self.consuming.load(Ordering::SeqCst) {
-            let queue = if consumer % 2 == 0 { "poll/t".to_owned() } else { format!("poll/t/{}", consumer % 3) };
+            // Half of them by type, the others by one priority each.
+            let queue = ["poll/t".to_owned(), format!("poll/t/{}", consumer % 3)][consumer % 2].clone();
             let Some((status, answer)) = self.call(&mut client, &queue, &request).await else { continue };
             assert_eq!(status, 200, "{answer}");
             for task in answer["data"].as_array().expect("an array") {

@@ -45,7 +45,7 @@ async fn load(world: &World, ledger: &mut Ledger, round: usize) {
             let id = |k| format!("{round}-{queue}-{k}-{}", "x".repeat(90));
             // Some are due now, most within the window.
             let task = |k: usize| {
-                let delay = if k % 4 == 0 { 0 } else { 20_000 };
+                let delay = [0, 20_000, 20_000, 20_000][k % 4];
                 json!({"taskId": id(k), "taskType": format!("t{queue}"), "delay": delay})
             };
             let answer = call(&service, "POST", "/api/v1/task/add", (0..A_ROUND).map(task).collect()).await;
@@ -66,10 +66,9 @@ async fn load(world: &World, ledger: &mut Ledger, round: usize) {
         }
         (added, given, acked)
     };
-    let parts: [(Vec<String>, Vec<(String, u64)>, Vec<String>); 3] =
-        tokio::join!(process(0), process(1), process(2)).into();
+    let (first, second, third) = tokio::join!(process(0), process(1), process(2));
     let mut in_round = BTreeSet::new();
-    for (added, given, acked) in parts {
+    for (added, given, acked) in [first, second, third] {
         ledger.added.extend(added);
         for (id, attempt) in given {
             assert!(in_round.insert(id.clone()), "{id} was given twice while its lease lived");

@@ -1,4 +1,4 @@
-//! What docs/operations.md says of a change of shards and partitions: no task is lost or given out twice.
+//! docs/operations.md: a change of shards and partitions loses no task and gives none out twice; each alarm is explained.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -120,4 +120,20 @@ async fn with_fewer_shards_tasks_are_out_of_sight_until_there_are_as_many_again(
     both_ticks(&world, &world.service).await;
     delivered.extend(work(&world.service).await);
     assert_eq!((delivered.len(), delivered.iter().collect::<BTreeSet<_>>().len()), (60, 60), "none is lost");
+}
+
+#[test]
+fn each_alarm_of_the_template_is_explained() {
+    const PAGE: &str = include_str!("../../docs/operations.md");
+    let named = |line: &&str| line.starts_with("| `") && line.contains("Alarm` |");
+    let explained: BTreeSet<&str> =
+        PAGE.lines().filter(named).map(|line| &line[3..line[3..].find('`').expect("two") + 3]).collect();
+    let lines: Vec<&str> = local::template::TEXT.lines().collect();
+    let alarms: BTreeSet<&str> = lines
+        .windows(2)
+        .filter(|pair| pair[1].trim() == "Type: AWS::CloudWatch::Alarm")
+        .map(|pair| pair[0].trim().trim_end_matches(':'))
+        .collect();
+    assert_eq!(explained, alarms);
+    assert!(alarms.len() >= 10);
 }

@@ -1,13 +1,7 @@
 //! What `make test-soak` runs for `PUNCTUAL_SOAK_SECONDS`: the tests of the promises, on and on.
 
-#[path = "../integration/clocks.rs"]
-mod clocks;
 #[path = "../integration/crowd.rs"]
 mod crowd;
-#[path = "../integration/faults.rs"]
-mod faults;
-#[path = "../integration/hostile_input.rs"]
-mod hostile_input;
 #[path = "../integration/model.rs"]
 mod model;
 

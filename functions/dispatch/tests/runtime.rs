@@ -14,3 +14,13 @@ fn a_missing_variable_is_named() {
 async fn every_event_is_answered_with_a_report() {
     runtime::check_tick(NAME, PROGRAM, "started").await;
 }
+
+#[tokio::test]
+async fn without_a_handler_a_shift_ends_at_once() {
+    let stores = runtime::Stores::new().await;
+    let mut variables = stores.variables();
+    variables.insert("DISPATCH_SHIFT_SECONDS".to_owned(), "240".to_owned());
+    let function = runtime::Function::start(NAME, PROGRAM, &variables).await;
+    let outcome = function.invoke("{}").await;
+    assert!(matches!(outcome, runtime::Outcome::Result(_)), "{outcome:?}");
+}

@@ -17,7 +17,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// A silent Redis is a Redis that is down after this.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_000);
 /// After a failure nobody knocks again for this long, so that a Redis that comes back is not trampled.
-const REST_AFTER_FAILURE: Duration = Duration::from_millis(300);
+pub(super) const REST_AFTER_FAILURE: Duration = Duration::from_millis(300);
 
 /// Redis could not be used.
 #[derive(Debug, Error)]
@@ -183,7 +183,11 @@ impl Link {
     pub async fn send(&self, calls: &[Call]) -> Result<Vec<Value>, Down> {
         match self.send_once(calls).await {
             Err(Down::Failed(error)) if error.is_connection_dropped() || is_read_only(&error) => {
-                self.send_once(calls).await
+                match self.send_once(calls).await {
+                    // The first failure is the one that tells why.
+                    Err(Down::Resting) => Err(Down::Failed(error)),
+                    answer => answer,
+                }
             }
             answer => answer,
         }

@@ -3,15 +3,17 @@
 //! A hint and no more: a poll that hears nothing looks again by itself.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
 use redis::aio::PubSubSink;
 use redis::{Client, RedisResult};
 use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::time::Instant;
 use tracing::debug;
 
+use super::link::REST_AFTER_FAILURE;
 use crate::time::Timestamp;
 
 /// Opening the connection and confirming a subscription may take this long.
@@ -26,6 +28,21 @@ pub struct WakeUps {
     /// Any node of a cluster: it passes every message on to all.
     clients: Vec<Client>,
     requests: Mutex<Option<mpsc::UnboundedSender<Request>>>,
+    rest: Arc<Rest>,
+}
+
+/// Until when nobody knocks, so that waiting polls, however many, do not trample a Redis that comes back.
+#[derive(Default)]
+struct Rest(Mutex<Option<Instant>>);
+
+impl Rest {
+    fn begin(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + REST_AFTER_FAILURE);
+    }
+
+    fn lasts(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| Instant::now() < until)
+    }
 }
 
 struct Request {
@@ -53,11 +70,15 @@ impl WakeUps {
         Ok(Self {
             clients: urls.iter().map(|url| Client::open(url.as_str())).collect::<RedisResult<_>>()?,
             requests: Mutex::default(),
+            rest: Arc::default(),
         })
     }
 
     /// Subscribes to `channel`; `None` when Redis cannot be used now.
     pub async fn subscribe(&self, channel: String) -> Option<Subscription> {
+        if self.rest.lasts() {
+            return None;
+        }
         let (confirmed, confirmation) = oneshot::channel();
         self.request(Request { channel, confirmed });
         let receiver = tokio::time::timeout(SUBSCRIBE_TIMEOUT, confirmation).await.ok()?.ok()?;
@@ -78,12 +99,12 @@ impl WakeUps {
         // The receiver is still here, so this cannot fail.
         let _ = sender.send(unsent);
         *requests = Some(sender);
-        tokio::spawn(listen(self.clients.clone(), receiver));
+        tokio::spawn(listen(self.clients.clone(), receiver, self.rest.clone()));
     }
 }
 
 /// Serves one connection until it breaks. Dropping the listeners tells every subscription.
-async fn listen(clients: Vec<Client>, mut requests: mpsc::UnboundedReceiver<Request>) {
+async fn listen(clients: Vec<Client>, mut requests: mpsc::UnboundedReceiver<Request>, rest: Arc<Rest>) {
     let mut opened = None;
     for client in clients {
         if let Ok(Ok(pubsub)) = tokio::time::timeout(SUBSCRIBE_TIMEOUT, client.get_async_pubsub()).await {
@@ -91,7 +112,10 @@ async fn listen(clients: Vec<Client>, mut requests: mpsc::UnboundedReceiver<Requ
             break;
         }
     }
-    let Some(pubsub) = opened else { return };
+    let Some(pubsub) = opened else {
+        rest.begin();
+        return;
+    };
     let (mut sink, mut messages) = pubsub.split();
     let mut listeners = Listeners::new();
     loop {

@@ -1,0 +1,96 @@
+//! How large each function is, and how long it takes from the start of its process to its first request for an event,
+//! beside a function that does nothing.
+//!
+//! Build them first: `cargo build --release --bins`.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+
+const FUNCTIONS: [&str; 9] = ["bare", "add", "cancel", "poll", "settle", "inspect", "refresh", "recover", "dispatch"];
+
+/// Prints sizes and start times of the functions' binaries.
+#[derive(Parser)]
+struct Arguments {
+    /// Where the binaries are.
+    #[arg(long, default_value = "target/release")]
+    folder: PathBuf,
+    /// How often each is started.
+    #[arg(long, default_value_t = 30)]
+    starts: usize,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    println!("| function | binary, MB | zip, MB | start, ms (median) | 90% within | times bare |");
+    println!("|---|---|---|---|---|---|");
+    let mut bare = None;
+    for name in FUNCTIONS {
+        let program = arguments.folder.join(name);
+        let Ok(binary) = std::fs::metadata(&program) else {
+            println!("| {name} | not built | | | | |");
+            continue;
+        };
+        let mut starts: Vec<Duration> = (0..arguments.starts.max(1)).map(|_| start(name, &program)).collect();
+        starts.sort();
+        let (median, ninth) = (starts[starts.len() / 2], starts[starts.len() * 9 / 10]);
+        let times = median.as_secs_f64() / bare.get_or_insert(median).as_secs_f64();
+        println!(
+            "| {name} | {} | {} | {} | {} | {times:.1} |",
+            megabytes(binary.len()),
+            zipped(&program).map_or_else(|| "no `zip` here".to_owned(), megabytes),
+            milliseconds(median),
+            milliseconds(ninth),
+        );
+    }
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.2}", bytes as f64 / 1e6)
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1}", time.as_secs_f64() * 1_000.0)
+}
+
+/// The size of what would be uploaded.
+fn zipped(program: &Path) -> Option<u64> {
+    let zip = Command::new("zip").args(["-q", "-j", "-"]).arg(program).stderr(Stdio::null()).output().ok()?;
+    zip.status.success().then_some(zip.stdout.len() as u64)
+}
+
+/// Starts a function under a Runtime API that has no event, and waits for its first request. No store is there: a
+/// function that needs one to start would be seen here.
+fn start(name: &str, program: &Path) -> Duration {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let runtime_api = listener.local_addr().expect("an address").to_string();
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("AWS_LAMBDA_RUNTIME_API", runtime_api)
+        .env("AWS_LAMBDA_FUNCTION_NAME", name)
+        .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256")
+        .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
+        .env("AWS_REGION", "us-east-1")
+        .env("AWS_ACCESS_KEY_ID", "none")
+        .env("AWS_SECRET_ACCESS_KEY", "none")
+        .env("TABLE_NAME", "tasks")
+        .env("REDIS_URL", "redis://127.0.0.1:1")
+        .stdout(Stdio::null());
+    let started = Instant::now();
+    let mut process = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    let (mut connection, _) = listener.accept().expect("a connection");
+    let mut request = [0; 64];
+    let length = connection.read(&mut request).expect("a request");
+    let took = started.elapsed();
+    assert!(
+        request[..length].starts_with(b"GET /2018-06-01/runtime/invocation/next "),
+        "{name} asks for an event first"
+    );
+    process.kill().and_then(|()| process.wait().map(drop)).expect("it ends");
+    took
+}
