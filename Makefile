@@ -23,6 +23,7 @@ bench: setup-run ## Measures the release build on this machine; BENCH="push --la
 
 test-soak: setup ## Tests random histories and crowds for SOAK_SECONDS=600, then 50 kills of each process
 	@PUNCTUAL_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p tests --test soak soak_ -- --nocapture --test-threads 2
+	@cargo build --quiet -p local
 	@PUNCTUAL_KILLS=50 cargo test -p tests --test integration kill:: -- --nocapture --test-threads 1
 
 lint: setup-lint ## Checks the template, licences and sources
@@ -38,7 +39,7 @@ deploy: setup-lambda ## Builds all functions and deploys them, asking for each p
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SAM_CLI_TELEMETRY=0 sh -c 'sam build && sam deploy --guided'
 
 setup: setup-run ## Installs what the tests need
-	@scripts/setup curl nextest
+	@scripts/setup curl openssl nextest
 
 setup-run:
 	@scripts/setup rust redis

@@ -1,6 +1,8 @@
 //! A redis-server of the runner's own, on a unix socket in a private folder.
 
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -172,6 +174,10 @@ async fn supervise(folder: TempDir, mut shell: Shell, restarted: Arc<Notify>, mu
         let relaunch = async {
             loop {
                 sleep(RESTART_PAUSE).await;
+                // Cleaners of temporary folders take it away at times.
+                if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(folder.path()) {
+                    error!(%error, "redis-server's folder is gone and was not made again");
+                }
                 match launch(folder.path()).await {
                     Ok(shell) => return shell,
                     Err(error) => error!(%error, "redis-server was not started again"),

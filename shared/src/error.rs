@@ -58,6 +58,9 @@ pub enum Error {
     /// DynamoDB does not answer.
     #[error("DynamoDB is not reached: try again later")]
     Unavailable(#[source] Cause),
+    /// The call took longer than it may.
+    #[error("the answer took too long: try again later")]
+    TooSlow,
     /// Redis does not answer, and the call needs it.
     #[error("Redis is not reached: try again later")]
     RedisUnavailable(#[source] Down),
@@ -88,7 +91,7 @@ impl Error {
             Self::TooLarge { .. } => 413,
             Self::Throttled(_) => 429,
             Self::Internal(_) => 500,
-            Self::Unavailable(_) | Self::RedisUnavailable(_) => 503,
+            Self::Unavailable(_) | Self::TooSlow | Self::RedisUnavailable(_) => 503,
         }
     }
 
@@ -106,7 +109,7 @@ impl Error {
             Self::TooLarge { .. } => "too_large",
             Self::Throttled(_) => "throttled",
             Self::Internal(_) => "internal",
-            Self::Unavailable(_) | Self::RedisUnavailable(_) => "unavailable",
+            Self::Unavailable(_) | Self::TooSlow | Self::RedisUnavailable(_) => "unavailable",
         }
     }
 }

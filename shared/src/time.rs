@@ -1,5 +1,7 @@
 //! Moments and spans in milliseconds. Nothing here reads a clock.
 
+use std::borrow::Cow;
+
 use jiff::SpanRelativeTo;
 use jiff::civil::DateTime;
 use jiff::fmt::temporal::Pieces;
@@ -63,12 +65,18 @@ impl Timestamp {
         if !shaped {
             return Err(SHAPE);
         }
-        let pieces = Pieces::parse(text).map_err(|_| SHAPE)?;
+        // A leap second is read as the second before it, which would be early.
+        let leap_ns = if text.get(17..19) == Some("60") { 1_000_000_000 } else { 0 };
+        let (text, dropped_ns) = with_nanoseconds(text);
+        let pieces = Pieces::parse(text.as_ref()).map_err(|_| SHAPE)?;
         let offset = pieces.to_numeric_offset().ok_or(SHAPE)?;
+        if offset.seconds().abs() >= 24 * 60 * 60 {
+            return Err(SHAPE);
+        }
         let time = pieces.time().ok_or(SHAPE)?;
         let epoch = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
         let local = pieces.date().to_datetime(time).duration_since(epoch);
-        let nanos = local.as_nanos() - i128::from(offset.seconds()) * 1_000_000_000;
+        let nanos = local.as_nanos() + leap_ns + dropped_ns - i128::from(offset.seconds()) * 1_000_000_000;
         let ms = nanos.div_euclid(1_000_000) + i128::from(nanos.rem_euclid(1_000_000) > 0);
         let moment = i64::try_from(ms).map(Self).map_err(|_| SHAPE)?;
         if moment < Self(0) {
@@ -79,6 +87,20 @@ impl Timestamp {
         }
         Ok(moment)
     }
+}
+
+/// A time whose fraction of a second has more than nine digits, cut to nine, with a nanosecond for what was cut off.
+fn with_nanoseconds(text: &str) -> (Cow<'_, str>, i128) {
+    let Some((before, rest)) = text.split_once('.') else {
+        return (Cow::Borrowed(text), 0);
+    };
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    if digits <= 9 {
+        return (Cow::Borrowed(text), 0);
+    }
+    let (kept, cut, after) = (&rest[..9], &rest[9..digits], &rest[digits..]);
+    let dropped_ns = i128::from(cut.bytes().any(|digit| digit != b'0'));
+    (Cow::Owned(format!("{before}.{kept}{after}")), dropped_ns)
 }
 
 /// Reads an ISO 8601 duration (`PT30M`, `P1DT2H`, `PT1.5S`) as milliseconds, rounded up. Days are
@@ -106,6 +128,9 @@ mod tests {
         assert_eq!(read("2030-01-31T18:00:00+02:00"), Ok(1_896_105_600_000));
         assert_eq!(read("9999-12-31T23:59:59.999Z"), Ok(LAST_TIMESTAMP.as_ms()));
         assert_eq!(read("2030-01-31t18:00:00.0001z"), Ok(1_896_112_800_001));
+        assert_eq!(read("2030-01-31T18:00:00.001000000000Z"), Ok(1_896_112_800_001));
+        assert_eq!(read("2030-01-31T18:00:00.001000000001Z"), Ok(1_896_112_800_002));
+        assert_eq!(read("2030-12-31T23:59:60Z"), read("2031-01-01T00:00:00Z"));
     }
 
     #[test]
@@ -121,6 +146,7 @@ mod tests {
             "1969-12-31T23:59:59Z",
             "1896105600000",
             "2030-01-31T18:00:00Z[UTC]",
+            "2030-01-31T18:00:00+25:00",
         ] {
             assert!(Timestamp::parse_rfc3339(text).is_err(), "{text}");
         }

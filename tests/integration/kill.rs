@@ -33,14 +33,12 @@ fn kills() -> usize {
     std::env::var("PUNCTUAL_KILLS").map_or(KILLS, |kills| kills.parse().expect("PUNCTUAL_KILLS is a number"))
 }
 
-/// The runner, built as far as that is needed. Its package has no test of its own, so nobody else builds it for us.
+/// The runner. Tests of the whole workspace build it, since its own package has tests that run it.
 pub static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| {
-    let workspace = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--quiet", "--package", "local", "--bin", "punctual", "--manifest-path", workspace]);
-    assert!(build.status().expect("cargo runs").success(), "the runner is not built");
     let test = std::env::current_exe().expect("this test has a path");
-    test.parent().and_then(Path::parent).expect("tests lie in target/<profile>/deps").join("punctual")
+    let program = test.parent().and_then(Path::parent).expect("tests lie in target/<profile>/deps").join("punctual");
+    assert!(program.exists(), "{} is missing: cargo build -p local", program.display());
+    program
 });
 
 /// A runner on a port of its own, which it keeps over restarts.

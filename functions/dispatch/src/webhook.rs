@@ -43,18 +43,19 @@ pub struct WebhookConfig {
 impl WebhookConfig {
     /// Reads and checks the variables; `None` when `WEBHOOK_ALLOWED_HOSTS` is empty, which turns webhooks off.
     pub fn read(environment: &Environment<'_>) -> Result<Option<Self>, WrongVariable> {
+        let allow_http = environment.flag("WEBHOOK_ALLOW_HTTP")?;
+        let allow_private = environment.flag("WEBHOOK_ALLOW_PRIVATE")?;
+        let timeout = Duration::from_millis(environment.number("WEBHOOK_TIMEOUT_MS", 10_000, 1, 600_000)?);
+        let secrets = environment.text("WEBHOOK_SECRET").map(|text| read_secrets(&text)).transpose()?;
         let Some(hosts) = environment.text("WEBHOOK_ALLOWED_HOSTS") else {
             return Ok(None);
         };
+        let Some(secrets) = secrets else {
+            return Err(WrongVariable { name: "WEBHOOK_SECRET", reason: "must be set".to_owned() });
+        };
         let hosts: Vec<String> = hosts.split(',').map(|host| host.trim().to_ascii_lowercase()).collect();
-        let allow_private = environment.flag("WEBHOOK_ALLOW_PRIVATE")?;
-        Ok(Some(Self {
-            secrets: read_secrets(&environment.required("WEBHOOK_SECRET")?)?,
-            allowed_hosts: (!hosts.iter().any(|host| host == "*")).then_some(hosts),
-            allow_http: environment.flag("WEBHOOK_ALLOW_HTTP")?,
-            allow_private,
-            timeout: Duration::from_millis(environment.number("WEBHOOK_TIMEOUT_MS", 10_000, 1, 600_000)?),
-        }))
+        let allowed_hosts = (!hosts.iter().any(|host| host == "*")).then_some(hosts);
+        Ok(Some(Self { secrets, allowed_hosts, allow_http, allow_private, timeout }))
     }
 }
 
@@ -77,8 +78,7 @@ fn read_secrets(text: &str) -> Result<Vec<Vec<u8>>, WrongVariable> {
 #[serde(deny_unknown_fields)]
 pub struct Parameters {
     url: String,
-    #[serde(default)]
-    headers: BTreeMap<String, String>,
+    headers: Option<BTreeMap<String, String>>,
     /// Sent to the byte as it was added; `null` when left out.
     body: Option<Box<RawValue>>,
 }
@@ -146,7 +146,7 @@ impl Webhook {
 
     fn headers(&self, parameters: &Parameters, body: &str, context: &Context) -> Result<HeaderMap, HandlerError> {
         let mut headers = HeaderMap::new();
-        for (name, value) in &parameters.headers {
+        for (name, value) in parameters.headers.iter().flatten() {
             let lower = name.to_ascii_lowercase();
             if lower.starts_with("webhook-") || RESERVED_HEADERS.contains(&lower.as_str()) {
                 return Err(HandlerError::permanent(format!("the header {name} is set by the service")));

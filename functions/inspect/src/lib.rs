@@ -53,7 +53,10 @@ async fn inspect(service: &Service, request: &Request) -> Result<Envelope, Error
 async fn list(service: &Service, request: &Request) -> Result<Envelope, Error> {
     let mut filter = ListFilter { status: Status::Scheduled, task_type: None, priority: None };
     let (mut limit, mut cursor) = (DEFAULT_LIMIT, None);
-    for (name, value) in &request.query {
+    for (index, (name, value)) in request.query.iter().enumerate() {
+        if request.query[..index].iter().any(|(earlier, _)| earlier == name) {
+            return Err(Error::invalid(name.chars().take(100).collect::<String>(), "is given twice"));
+        }
         match name.as_str() {
             "status" => {
                 filter.status = match Status::parse(value) {

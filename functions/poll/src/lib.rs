@@ -60,7 +60,7 @@ async fn poll(service: &Service, request: &Request) -> Result<Envelope, Error> {
 /// Beyond what it is told to wait, a poll has no more time than any other call.
 async fn bounded(service: &Service, request: &PollRequest) -> Result<Vec<Task>, Error> {
     let polled = tokio::time::timeout(TIME_LIMIT + request.wait, service.poll(request, size)).await;
-    polled.unwrap_or_else(|_| Err(Error::Unavailable("the stores took too long".into())))
+    polled.unwrap_or(Err(Error::TooSlow))
 }
 
 fn source(task_type: &str, priority: Option<&str>) -> Result<Source, Error> {

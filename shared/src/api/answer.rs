@@ -77,7 +77,7 @@ impl Answer {
             Err(error) => {
                 match error {
                     Error::MethodNotAllowed(allowed) => headers.insert("allow", (*allowed).to_owned()),
-                    Error::Throttled(_) | Error::Unavailable(_) | Error::RedisUnavailable(_) => {
+                    Error::Throttled(_) | Error::Unavailable(_) | Error::TooSlow | Error::RedisUnavailable(_) => {
                         headers.insert("retry-after", "1".to_owned())
                     }
                     _ => None,

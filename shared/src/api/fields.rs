@@ -46,7 +46,10 @@ impl<'a> Fields<'a> {
             .map_err(|error| Error::invalid(what, format!("must be a JSON object: {error}")))?;
         if let Some(unknown) = members.keys().find(|name| !known.contains(&name.as_str())) {
             let shown: String = unknown.chars().take(100).collect();
-            let reason = format!("is not a field here; the fields are {}", known.join(", "));
+            let reason = match known {
+                [] => "is not a field here; there are none".to_owned(),
+                _ => format!("is not a field here; the fields are {}", known.join(", ")),
+            };
             return Err(Error::invalid(shown, reason));
         }
         members.retain(|_, value| value.get() != "null");

@@ -1,5 +1,6 @@
 //! The task object that add takes, checked.
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
@@ -49,7 +50,7 @@ pub fn parse_addition(json: &str, new: NewTask) -> Result<Addition, Error> {
         return Err(Error::TooLarge { field: "parameters", limit_bytes: MAX_PARAMETERS_BYTES });
     }
     let backoff = match fields.raw("backoff") {
-        Some(raw) => serde_json::from_str(raw.get()).map_err(|e| Error::invalid("backoff", e.to_string()))?,
+        Some(raw) => parse_backoff(raw)?,
         None => Backoff::default(),
     };
     backoff.check().map_err(|reason| Error::invalid("backoff", reason))?;
@@ -91,6 +92,14 @@ fn due_time(fields: &Fields<'_>, now: Timestamp) -> Result<(Timestamp, String), 
         (Some(_), Some(_)) => Err(Error::invalid("delay", "must not be given together with executeTime")),
         (None, None) => Err(Error::invalid("executeTime", "or delay is required")),
     }
+}
+
+/// Fields that are `null` count as left out here too.
+fn parse_backoff(raw: &RawValue) -> Result<Backoff, Error> {
+    let invalid = |error: serde_json::Error| Error::invalid("backoff", error.to_string());
+    let mut fields: serde_json::Map<String, Value> = serde_json::from_str(raw.get()).map_err(invalid)?;
+    fields.retain(|_, value| !value.is_null());
+    serde_json::from_value(Value::Object(fields)).map_err(invalid)
 }
 
 /// Reads a task type: an integer or a name.
@@ -208,6 +217,7 @@ mod tests {
             ("maxAttempts", task(r#""maxAttempts":0"#)),
             ("maxAttempts", task(r#""maxAttempts":1001"#)),
             ("backoff", task(r#""backoff":{"kind":"never"}"#)),
+            ("backoff", task(r#""backoff":["list",[1]]"#)),
             ("backoff", task(r#""backoff":{"kind":"fixed","delay":-1}"#)),
             ("backoff", task(r#""backoff":{"kind":"list","delays":[]}"#)),
             ("backoff", task(r#""backoff":{"kind":"fixed","delay":1,"speed":2}"#)),

@@ -35,7 +35,7 @@ pub async fn serve(
     let outcome = match bounded.instrument(span.clone()).await {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(_)) => Err(Error::Internal("the function panicked".into())),
-        Err(_) => Err(Error::Unavailable("the stores took too long".into())),
+        Err(_) => Err(Error::TooSlow),
     };
     let answer = Answer::new(&outcome, data_on_error);
     let _entered = span.enter();

@@ -1,8 +1,10 @@
 //! Looking: one task, lists of tasks, queues, health.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::Service;
 use crate::due_index::Partition;
@@ -14,6 +16,10 @@ use crate::time::{LAST_TIMESTAMP, Timestamp};
 
 /// Index rows that one listing looks through at most; it then gives what it has with a cursor to go on.
 const ROWS_A_LISTING: usize = 5_000;
+/// How long a listing looks for more; it then gives what it has with a cursor to go on.
+const LISTING_TIME: Duration = Duration::from_millis(2_500);
+/// Index rows that a listing checks together: as many as one BatchGetItem takes.
+const ROWS_AT_ONCE: usize = 100;
 /// Index rows that one request reads.
 const ROWS: i32 = 100;
 /// Index rows that one request reads where only their lanes are counted.
@@ -89,19 +95,28 @@ impl Service {
         let mut merge = Merge::new(self, filter, &cursor, now);
         let mut tasks = Vec::new();
         let mut looked_through = 0;
+        let stop = Instant::now() + LISTING_TIME;
         let mut last_wake = cursor;
         loop {
-            let rows = merge.next_rows(most - tasks.len()).await?;
+            let rows = merge.next_rows(ROWS_AT_ONCE).await?;
             if rows.is_empty() {
                 return Ok(Listing { tasks, cursor: None });
             }
             looked_through += rows.len();
             let ids = rows.iter().filter(|row| filter.has(&row.lane)).map(|row| row.id.clone()).collect::<Vec<_>>();
-            let mut found = self.table.read(&ids).await?;
+            // The index lags, and so does the TTL: what it says is checked by strong reads, of states first, since most
+            // rows of a listing of leased tasks are of scheduled ones.
+            let mut wanted = self.table.states(&ids).await?;
+            wanted.retain(|_, task| task.status == filter.status && !task.is_expired(now) && filter.has(&task.lane()));
+            let left = most - tasks.len();
+            let ids = rows.iter().filter(|row| wanted.contains_key(&row.id)).map(|row| row.id.clone()).take(left);
+            let mut found = self.table.read(&ids.collect::<Vec<_>>()).await?;
             for row in rows {
-                // The index lags, and so does the TTL: what it says is checked by the strong read.
-                let task = found.remove(&row.id).filter(|task| task.status == filter.status && !task.is_expired(now));
-                if let Some(task) = task.filter(|task| filter.has(&task.lane())) {
+                if tasks.len() == most {
+                    break;
+                }
+                let task = found.remove(&row.id).filter(|task| task.status == filter.status);
+                if let Some(task) = task {
                     if !fits(&task) {
                         let cursor = last_wake;
                         return Ok(Listing { tasks, cursor });
@@ -110,7 +125,7 @@ impl Service {
                 }
                 last_wake = Some(row.wake);
             }
-            if tasks.len() == most || looked_through >= ROWS_A_LISTING {
+            if tasks.len() == most || looked_through >= ROWS_A_LISTING || Instant::now() >= stop {
                 let cursor = last_wake;
                 return Ok(Listing { tasks, cursor });
             }

@@ -1,9 +1,11 @@
 //! Taking due tasks: Redis says which may be due, DynamoDB decides; without Redis, DynamoDB's index says it.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::poll::{PollRequest, Source};
@@ -29,8 +31,12 @@ const CLAIMS_AT_ONCE: usize = 32;
 const PROVISIONAL_LEASE_MS: i64 = 60_000;
 /// Rows that one look into DynamoDB's index reads from each shard at once.
 const INDEX_ROWS: i32 = 100;
-/// Pages that a poll without Redis reads of one shard.
-const INDEX_PAGES: usize = 20;
+/// How long a look into DynamoDB's index goes on for more.
+const INDEX_TIME: Duration = Duration::from_millis(2_000);
+/// Rows that such a look reads strongly at once: twice what is wanted, within these bounds.
+const LEAST_CHUNK: usize = 25;
+/// See [`LEAST_CHUNK`]; as many as one BatchGetItem takes.
+const MOST_CHUNK: usize = 100;
 
 /// What one look has found so far.
 pub(super) struct Haul {
@@ -245,20 +251,26 @@ impl Service {
         }))
     }
 
-    /// Takes what DynamoDB's own index says is due: what a poll does while Redis is down.
+    /// Takes what DynamoDB's own index says is due: what a poll does while Redis is down. In due order, but for where it
+    /// begins: among many polls each begins elsewhere, so that they do not all fight for the first task.
     async fn look_into_dynamodb(
         &self,
         request: &PollRequest,
         size: &impl Fn(&Task) -> usize,
         haul: &mut Haul,
     ) -> Result<(), Error> {
+        let stop = Instant::now() + INDEX_TIME;
+        let chunk = (2 * request.most).clamp(LEAST_CHUNK, MOST_CHUNK);
         let mut after: Vec<(u16, Option<String>)> = (0..self.table.shards()).map(|shard| (shard, None)).collect();
-        for _ in 0..INDEX_PAGES {
+        // Small pages first: most polls need no more.
+        let mut page_rows = i32::try_from(chunk / usize::from(self.table.shards())).unwrap_or(INDEX_ROWS).max(5);
+        loop {
             let now = self.clock.now();
             let pages = after
                 .iter()
-                .map(|(shard, after)| self.table.page(pending_bucket(*shard), after.as_deref(), now, INDEX_ROWS));
+                .map(|(shard, after)| self.table.page(pending_bucket(*shard), after.as_deref(), now, page_rows));
             let pages: Vec<Page> = futures::future::try_join_all(pages).await?;
+            page_rows = INDEX_ROWS;
             let mut rows: Vec<Row> = Vec::new();
             let mut open = Vec::new();
             for ((shard, _), page) in after.into_iter().zip(pages) {
@@ -268,30 +280,51 @@ impl Service {
                 }
             }
             rows.sort_by(|a, b| (a.lane.priority, &a.wake).cmp(&(b.lane.priority, &b.wake)));
-            // The index also has what is leased, and lags: writes are only tried on what is free by a strong read.
-            let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
-            let states = self.table.states(&ids).await?;
-            rows.retain(|row| {
-                states.get(&row.id).is_some_and(|task| task.lease_until.is_none_or(|until| until <= now))
-            });
-            let mut rows = rows.into_iter().peekable();
-            while let Some(lane) = rows.peek().map(|row| row.lane.clone()) {
-                if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
+            let mut chunks: Vec<&[Row]> = rows.chunks(chunk).collect();
+            if chunks.len() > 1 {
+                let first = rand::random_range(0..chunks.len().min(4));
+                chunks.rotate_left(first);
+            }
+            for rows in chunks {
+                self.claim_free(request, rows, size, haul).await?;
+                let full = haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES;
+                if full || Instant::now() >= stop {
                     return Ok(());
                 }
-                let wanted = request.source.wanted(&lane, request.most, &haul.tasks);
-                if wanted == 0 {
-                    rows.next();
-                    continue;
-                }
-                let of_lane = std::iter::from_fn(|| rows.next_if(|row| row.lane == lane));
-                let ids = of_lane.take(wanted).map(|row| row.id).collect();
-                self.claim(request, &lane, None, ids, size, haul).await;
             }
             if open.is_empty() {
                 return Ok(());
             }
             after = open;
+        }
+    }
+
+    /// Claims those of `rows` that are free by a strong read: the index also has what is leased, and it lags.
+    async fn claim_free(
+        &self,
+        request: &PollRequest,
+        rows: &[Row],
+        size: &impl Fn(&Task) -> usize,
+        haul: &mut Haul,
+    ) -> Result<(), Error> {
+        let now = self.clock.now();
+        let ids: Vec<String> = rows.iter().map(|row| row.id.clone()).collect();
+        let states = self.table.states(&ids).await?;
+        let is_free =
+            |row: &&Row| states.get(&row.id).is_some_and(|task| task.lease_until.is_none_or(|until| until <= now));
+        let mut rows = rows.iter().filter(is_free).peekable();
+        while let Some(lane) = rows.peek().map(|row| row.lane.clone()) {
+            if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
+                return Ok(());
+            }
+            let wanted = request.source.wanted(&lane, request.most, &haul.tasks);
+            if wanted == 0 {
+                rows.next();
+                continue;
+            }
+            let of_lane = std::iter::from_fn(|| rows.next_if(|row| row.lane == lane));
+            let ids = of_lane.take(wanted).map(|row| row.id.clone()).collect();
+            self.claim(request, &lane, None, ids, size, haul).await;
         }
         Ok(())
     }
