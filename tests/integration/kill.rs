@@ -24,8 +24,10 @@ const PRODUCERS: usize = 3;
 const CONSUMERS: usize = 4;
 /// The leases' length: also how long a task waits that was leased to a poll whose answer was lost.
 const LEASE_SECONDS: i64 = 2;
-/// All that is open is delivered within this after the last kill.
-const SETTLED_WITHIN: Duration = Duration::from_secs(30);
+/// After the last kill nothing that is open stays so for longer than this without another one being done.
+const PROGRESS_WITHIN: Duration = Duration::from_secs(30);
+/// Producers wait while so many tasks are open: a machine that is busy must not end with a backlog of minutes.
+const MOST_OPEN: usize = 100;
 /// A call that is not answered within this has failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -215,6 +217,9 @@ impl Clients {
                 });
             }
             tokio::time::sleep(Duration::from_millis(30)).await;
+            while self.producing.load(Ordering::SeqCst) && self.ledger().open().len() > MOST_OPEN {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
         }
     }
 
@@ -284,7 +289,7 @@ async fn survives(ports: Vec<u16>, mut kill: impl FnMut(usize)) {
         tokio::task::block_in_place(|| kill(n));
     }
     clients.producing.store(false, Ordering::SeqCst);
-    let ended = Instant::now();
+    let (mut progress, mut least_open) = (Instant::now(), usize::MAX);
     loop {
         while let Some(client) = all.try_join_next() {
             client.expect("no client fails");
@@ -296,7 +301,10 @@ async fn survives(ports: Vec<u16>, mut kill: impl FnMut(usize)) {
         if open.is_empty() && added > 0 && all.len() == CONSUMERS {
             break;
         }
-        assert!(ended.elapsed() < SETTLED_WITHIN, "lost: {} of {added}, {open:?}", open.len());
+        if open.len() < least_open {
+            (progress, least_open) = (Instant::now(), open.len());
+        }
+        assert!(progress.elapsed() < PROGRESS_WITHIN, "lost: {} of {added}, {open:?}", open.len());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     // Longer than any lease: whatever would come again comes now.
@@ -310,7 +318,7 @@ async fn survives(ports: Vec<u16>, mut kill: impl FnMut(usize)) {
     let leases: usize = ledger.leases.values().map(BTreeMap::len).sum();
     let failures = clients.failures.load(Ordering::SeqCst);
     println!("{kills} kills: {} tasks, {leases} leases, {failures} failed calls", ledger.added.len());
-    assert!(ledger.added.len() >= kills * 5, "too little load: {}", ledger.added.len());
+    assert!(ledger.added.len() >= kills * 2, "too little load: {}", ledger.added.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -334,7 +342,7 @@ async fn a_killed_redis_loses_nothing_and_repeats_nothing() {
         let pid = loop {
             match runner.redis_pid() {
                 Some(pid) if Some(pid) != last => break pid,
-                _ => assert!(started.elapsed() < SETTLED_WITHIN, "redis-server is not started again"),
+                _ => assert!(started.elapsed() < PROGRESS_WITHIN, "redis-server is not started again"),
             }
             std::thread::sleep(Duration::from_millis(20));
         };
