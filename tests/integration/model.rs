@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+use proptest::test_runner::{Config, FileFailurePersistence, RngSeed, TestCaseError, TestRunner};
 use punctual_core::config::DispatchConfig;
 use punctual_core::error::Error;
 use punctual_core::handler::{Context, Handler, HandlerError, Registry};
@@ -133,23 +133,18 @@ fn calls() -> impl Strategy<Value = Call> {
 }
 
 fn histories() -> impl Strategy<Value = Vec<Action>> {
-    let ms = || prop_oneof![Just(1u32), Just(1_000), Just(5_000), Just(30_000), Just(90_000), Just(310_000)];
-    // After calls at once Redis may be wrong for a while, so only a calm history shows what it must know.
-    let calm = prop_oneof![4 => calls().prop_map(Action::One), 1 => ms().prop_map(Action::Advance)];
-    let wild = prop_oneof![
+    let ms = prop_oneof![Just(1u32), Just(1_000), Just(5_000), Just(30_000), Just(90_000), Just(310_000)];
+    let action = prop_oneof![
         20 => calls().prop_map(Action::One),
         8 => (calls(), calls()).prop_map(|(one, other)| Action::AtOnce(one, other)),
-        8 => ms().prop_map(Action::Advance),
+        8 => ms.prop_map(Action::Advance),
         2 => any::<u64>().prop_map(Action::DeleteHalf),
         1 => prop::bool::weighted(0.3).prop_map(|restart| match restart {
             true => Action::RestartRedis,
             false => Action::One(Call::FlushAll),
         }),
     ];
-    prop_oneof![
-        2 => prop::collection::vec(calm, 1..40),
-        3 => prop::collection::vec(wild, 1..40),
-    ]
+    prop::collection::vec(action, 1..40)
 }
 
 /// A call with everything filled in.
@@ -404,7 +399,12 @@ impl<'a> Run<'a> {
         let next = match (one, other) {
             ([], []) => return Ok(()),
             ([(op, said)], []) => after(&self.beliefs[task], op, said, now),
-            _ => after_both(&self.beliefs[task], one, other, now),
+            // The items of one batch are settled side by side, so their order says nothing.
+            _ => orders(one)
+                .iter()
+                .flat_map(|one| orders(other).into_iter().map(move |other| (one.clone(), other)))
+                .flat_map(|(one, other)| after_both(&self.beliefs[task], &one, &other, now))
+                .collect(),
         };
         if next.is_empty() {
             let before = at(&self.beliefs[task], now);
@@ -784,6 +784,13 @@ async fn called(service: &Service, name: &str, step: Step, now: i64) -> Done {
     Done { events, failure: None, polled }
 }
 
+/// The orders in which the events of one call may have happened.
+fn orders(events: &[(Op, Said)]) -> Vec<Vec<(Op, Said)>> {
+    let as_told = events.to_vec();
+    let reversed: Vec<(Op, Said)> = events.iter().rev().cloned().collect();
+    if events.len() < 2 { vec![as_told] } else { vec![as_told, reversed] }
+}
+
 fn number_of(name: &str, task: &Value) -> usize {
     let id = task["taskId"].as_str().expect("an id");
     id.strip_prefix(&format!("{name}-"))
@@ -851,14 +858,15 @@ impl Arena {
     }
 }
 
-/// Runs `histories` random ones, and first those that failed before.
-pub fn run_histories(histories: u32) {
+/// Runs `histories` of them by `seed`, and first those that failed before. Another seed is a soak's to try.
+pub fn run_histories(histories: u32, seed: RngSeed) {
     let arena = std::cell::RefCell::new(Arena::new());
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/model.txt");
     let config = Config {
         cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(histories),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(file))),
         max_shrink_iters: 300,
+        rng_seed: seed,
         ..Config::default()
     };
     let result = TestRunner::new(config)
@@ -871,20 +879,20 @@ pub fn run_histories(histories: u32) {
 
 #[test]
 fn every_answer_of_random_histories_is_one_that_the_model_allows_1_of_4() {
-    run_histories(HISTORIES);
+    run_histories(HISTORIES, RngSeed::Fixed(1));
 }
 
 #[test]
 fn every_answer_of_random_histories_is_one_that_the_model_allows_2_of_4() {
-    run_histories(HISTORIES);
+    run_histories(HISTORIES, RngSeed::Fixed(2));
 }
 
 #[test]
 fn every_answer_of_random_histories_is_one_that_the_model_allows_3_of_4() {
-    run_histories(HISTORIES);
+    run_histories(HISTORIES, RngSeed::Fixed(3));
 }
 
 #[test]
 fn every_answer_of_random_histories_is_one_that_the_model_allows_4_of_4() {
-    run_histories(HISTORIES);
+    run_histories(HISTORIES, RngSeed::Fixed(4));
 }

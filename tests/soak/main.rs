@@ -7,6 +7,8 @@ mod model;
 
 use std::time::{Duration, Instant};
 
+use proptest::test_runner::RngSeed;
+
 /// How long to go on.
 fn soak_time() -> Duration {
     let seconds = std::env::var("PUNCTUAL_SOAK_SECONDS").expect("PUNCTUAL_SOAK_SECONDS says how long to soak");
@@ -18,7 +20,7 @@ fn soak_random_histories() {
     let end = Instant::now() + soak_time();
     let mut histories = 0;
     while Instant::now() < end {
-        model::run_histories(50);
+        model::run_histories(50, RngSeed::Random);
         histories += 50;
         println!("{histories} histories so far");
     }
