@@ -133,18 +133,23 @@ fn calls() -> impl Strategy<Value = Call> {
 }
 
 fn histories() -> impl Strategy<Value = Vec<Action>> {
-    let ms = prop_oneof![Just(1u32), Just(1_000), Just(5_000), Just(30_000), Just(90_000), Just(310_000)];
-    let action = prop_oneof![
+    let ms = || prop_oneof![Just(1u32), Just(1_000), Just(5_000), Just(30_000), Just(90_000), Just(310_000)];
+    // After calls at once Redis may be wrong for a while, so only a calm history shows what it must know.
+    let calm = prop_oneof![4 => calls().prop_map(Action::One), 1 => ms().prop_map(Action::Advance)];
+    let wild = prop_oneof![
         20 => calls().prop_map(Action::One),
         8 => (calls(), calls()).prop_map(|(one, other)| Action::AtOnce(one, other)),
-        8 => ms.prop_map(Action::Advance),
+        8 => ms().prop_map(Action::Advance),
         2 => any::<u64>().prop_map(Action::DeleteHalf),
         1 => prop::bool::weighted(0.3).prop_map(|restart| match restart {
             true => Action::RestartRedis,
             false => Action::One(Call::FlushAll),
         }),
     ];
-    prop::collection::vec(action, 1..40)
+    prop_oneof![
+        2 => prop::collection::vec(calm, 1..40),
+        3 => prop::collection::vec(wild, 1..40),
+    ]
 }
 
 /// A call with everything filled in.
@@ -325,8 +330,12 @@ impl<'a> Run<'a> {
                 let pairs: Vec<Vec<(Op, Said)>> = self.by_task(&done);
                 for (task, events) in pairs.iter().enumerate() {
                     for (op, said) in events {
+                        let before = self.beliefs[task].clone();
                         self.believe(task, std::slice::from_ref(&(op.clone(), said.clone())), &[])?;
-                        self.learn(task, op, said);
+                        // Of a repeat Redis is told nothing.
+                        if self.beliefs[task] != before {
+                            self.learn(task, op, said);
+                        }
                     }
                 }
                 self.note_tokens(&done);

@@ -2,6 +2,8 @@
 
 #[path = "../integration/crowd.rs"]
 mod crowd;
+#[path = "../integration/faults.rs"]
+mod faults;
 #[path = "../integration/model.rs"]
 mod model;
 

@@ -85,20 +85,38 @@ impl RedisCluster {
 
     /// Starts a node that does not run; it has forgotten its data, and remembers the cluster.
     pub fn launch(&mut self, node: usize) {
+        let started = Instant::now();
+        let is_new = self.log(node).is_empty();
+        self.spawn(node);
+        while self.try_run(node, "PING").is_err() {
+            if self.nodes[node].process.as_mut().is_some_and(Watched::has_ended) {
+                // Somebody else took the port since it was found free, or has not given it back yet.
+                if is_new {
+                    self.nodes[node].port = free_port();
+                }
+                self.spawn(node);
+            }
+            let log = self.log(node);
+            assert!(started.elapsed() < START_TIMEOUT, "redis-server does not start; `make setup` installs it\n{log}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn spawn(&mut self, node: usize) {
         let Node { port, folder, process } = &mut self.nodes[node];
         let mut command = Command::new("redis-server");
         command
             .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
-            .args(["--loglevel", "warning", "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"])
+            .args(["--logfile", "log", "--cluster-enabled", "yes", "--cluster-node-timeout", "1000"])
             // Only a test promotes, when it is time.
             .args(["--cluster-replica-no-failover", "yes", "--repl-diskless-sync-delay", "0", "--dir"])
             .arg(folder.path());
         *process = Some(Watched::start(&command, Stdio::null()));
-        let started = Instant::now();
-        while self.try_run(node, "PING").is_err() {
-            assert!(started.elapsed() < START_TIMEOUT, "redis-server does not start; `make setup` installs it");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+    }
+
+    /// What a node has logged.
+    fn log(&self, node: usize) -> String {
+        std::fs::read_to_string(self.nodes[node].folder.path().join("log")).unwrap_or_default()
     }
 
     /// Kills a node.
