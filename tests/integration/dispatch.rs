@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use punctual_core::clock::Clock;
 use punctual_core::config::DispatchConfig;
 use punctual_core::handler::{Context, Handler, HandlerError, Registry};
 use punctual_core::service::DispatchReport;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tests::World;
+use tests::{Settings, World, call};
 use tokio::sync::Notify;
 
 const PASS: DispatchConfig = DispatchConfig { shift: Duration::ZERO, concurrency: 16 };
@@ -351,6 +352,55 @@ async fn dispatch_works_by_dynamodb_alone_while_redis_is_down() {
     assert_eq!(pass(&world, &handler.registry()).await.succeeded, 1);
     assert_eq!(world.status("a").await, "succeeded");
     world.redis.launch();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lease_is_extended_while_a_handler_runs_so_nobody_else_starts_it() {
+    let world = World::with(Settings { lease_ms: 300, ..Settings::default() }).await;
+    let handler = Scripted::default();
+    world.add(pushed("long", "gate")).await;
+    let registry = handler.registry();
+    let shift = pass(&world, &registry);
+    let others = async {
+        until(|| handler.attempts("long") == 1).await;
+        // Three leases long; each step is less than what is left of the lease that was just extended.
+        for _ in 0..5 {
+            world.advance(200);
+            while world.task("long").await["leaseUntil"] != world.now() + 300 {
+                tokio::task::yield_now().await;
+            }
+            world.recover().await;
+            assert_eq!(pass(&world, &registry).await.started, 0);
+        }
+        handler.gate.notify_one();
+    };
+    let (report, ()) = tokio::join!(shift, others);
+    assert_eq!((report.started, report.succeeded), (1, 1));
+    assert_eq!((handler.attempts("long"), world.status("long").await.as_str()), (1, "succeeded"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn poison_that_fails_at_once_again_and_again_does_not_starve_healthy_tasks() {
+    let (world, handler) = (World::new().await, Scripted::default());
+    let service = world.another(Clock::System, &Settings::default()).await;
+    let task = |id: String, act: &str| {
+        let mut task = pushed(&id, act);
+        (task["maxAttempts"], task["backoff"]) = (json!(1_000), json!({"kind": "fixed", "delay": 0}));
+        task
+    };
+    for (name, act) in [("poison", "no luck"), ("well", "")] {
+        let tasks: Vec<Value> = (0..20).map(|n| task(format!("{name}{n}"), act)).collect();
+        call(&service, "POST", "/api/v1/task/add", Value::Array(tasks)).await.data();
+    }
+    let registry = handler.registry();
+    // One place for the handler's tasks: whatever is served too often is served instead of another.
+    let config = DispatchConfig { shift: Duration::ZERO, concurrency: 1 };
+    tokio::select! {
+        _ = dispatch::handle(&service, &registry, &config) => panic!("the poison has attempts left"),
+        () = until(|| (0..20).all(|n| handler.attempts(&format!("well{n}")) == 1)) => {}
+    }
+    let most = (0..20).map(|n| handler.attempts(&format!("poison{n}"))).max();
+    assert!(most <= Some(3), "{most:?} attempts of one poison task came before a healthy one's first");
 }
 
 /// Waits until `holds`, looking again and again; the test runner's own limit bounds it.

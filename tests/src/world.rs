@@ -29,6 +29,8 @@ pub struct Settings {
     pub index_shards: u16,
     /// The look-ahead, in milliseconds.
     pub window_ms: i64,
+    /// A lease when the caller does not say, in milliseconds.
+    pub lease_ms: i64,
     /// How long a tick may work.
     pub tick_budget: Duration,
     /// The nodes of a cluster; none: the world's own Redis.
@@ -41,6 +43,7 @@ impl Default for Settings {
             queue_partitions: 1,
             index_shards: 4,
             window_ms: 300_000,
+            lease_ms: 30_000,
             tick_budget: Duration::from_secs(40),
             redis_urls: Vec::new(),
         }
@@ -312,7 +315,7 @@ async fn service(endpoint: &str, redis_url: &str, clock: Clock, settings: &Setti
         window_ms: settings.window_ms,
         index_shards: settings.index_shards,
         queue_partitions: settings.queue_partitions,
-        lease_ms: 30_000,
+        lease_ms: settings.lease_ms,
         retention_ms: 7 * 24 * 60 * 60 * 1_000,
     };
     Service::new(connect_to(endpoint).await, clock, config).expect("a valid configuration")
