@@ -1,10 +1,13 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-lint setup-lambda run test bench lint invoke sam-local deploy
+.PHONY: help setup setup-run setup-lint setup-lambda run test test-soak bench bench-large bench-compare lint invoke \
+	sam-local deploy
 
 # Where the Python tools go.
 VENV := target/venv
 ARGS ?=
 BENCH ?=
+BEFORE ?=
+AFTER ?= target/bench/last.json
 FUNCTION ?= add
 SOAK_SECONDS ?= 600
 EVENT ?= events/$(FUNCTION)/one.json
@@ -19,7 +22,13 @@ test: setup ## Checks format, lints, documentation examples and every test
 	@scripts/test
 
 bench: setup-run ## Measures the release build on this machine; BENCH="push --late-tasks 100" for a part
-	@cargo build --quiet --release -p local -p bench && target/release/bench $(BENCH)
+	@cargo build --quiet --release --workspace --bins && target/release/bench $(BENCH)
+
+bench-large: ## The same with a million tasks due at once; takes long
+	@$(MAKE) bench BENCH="refresh hot --backlog 1000000 --hot-tasks 1000000 --json target/bench/large.json"
+
+bench-compare: ## Two results beside each other: BEFORE=target/bench/a.json AFTER=target/bench/last.json
+	@cargo run --quiet --release -p bench --bin compare -- $(BEFORE) $(AFTER)
 
 test-soak: setup ## Tests random histories and crowds for SOAK_SECONDS=600, then 50 kills of each process
 	@PUNCTUAL_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p tests --test soak soak_ -- --nocapture --test-threads 2

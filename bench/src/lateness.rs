@@ -8,9 +8,9 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
-use crate::client::{Caller, now_ms};
-use crate::runner::Runner;
-use crate::table::{Table, percentile};
+use bench::client::{Caller, now_ms};
+use bench::runner::Runner;
+use bench::table::{Table, percentile};
 
 /// Waiting polls at once.
 const CONSUMERS: usize = 8;
@@ -64,8 +64,9 @@ pub async fn of_polls(tasks: usize, spread_seconds: u64) -> Table {
         let receipts = Receipts::default();
         let consumers: Vec<_> = (0..CONSUMERS)
             .map(|_| {
-                let (caller, receipts) = (Caller::new(&runner.url), receipts.clone());
+                let (url, receipts) = (runner.url().to_owned(), receipts.clone());
                 tokio::spawn(async move {
+                    let caller = Caller::connect(&url).await;
                     loop {
                         let polled = caller.post("poll/bench/0", &json!({"max": 10, "waitSeconds": 20})).await;
                         let received = now_ms();
@@ -79,7 +80,8 @@ pub async fn of_polls(tasks: usize, spread_seconds: u64) -> Table {
             })
             .collect();
         let due_times = plan(tasks, spread_seconds);
-        add(&Caller::new(&runner.url), &due_times, |due| json!({"taskType": "bench", "executeTime": due})).await;
+        add(&Caller::connect(runner.url()).await, &due_times, |due| json!({"taskType": "bench", "executeTime": due}))
+            .await;
         let lateness = all(&receipts, &due_times).await;
         consumers.iter().for_each(tokio::task::JoinHandle::abort);
         table.row(told(name, &lateness, tasks));
@@ -107,7 +109,7 @@ pub async fn of_push(tasks: usize, spread_seconds: u64) -> Table {
             let parameters = json!({"url": hook, "headers": {"x-due": due.to_string()}, "body": {}});
             json!({"taskType": "bench", "executeTime": due, "handler": "webhook", "parameters": parameters})
         };
-        add(&Caller::new(&runner.url), &due_times, task).await;
+        add(&Caller::connect(runner.url()).await, &due_times, task).await;
         let lateness = all(&receipts, &due_times).await;
         receiver.abort();
         table.row(told(name, &lateness, tasks));

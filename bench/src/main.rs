@@ -2,16 +2,15 @@
 //!
 //! Figures of one run are for comparing with each other; machines differ, and so do moments.
 
-mod client;
+mod backlog;
+mod hot;
 mod lateness;
 mod rates;
-mod runner;
 mod scripts;
-mod table;
+mod start;
 
+use bench::table::{self, Table};
 use clap::{Parser, ValueEnum};
-
-use table::Table;
 
 /// Measures the runner; build it first: `cargo build --release -p local`.
 #[derive(Parser)]
@@ -27,9 +26,15 @@ struct Arguments {
     /// The time over which those are due, in seconds.
     #[arg(long, default_value_t = 60)]
     spread_seconds: u64,
-    /// Writes the results there as JSON, too.
-    #[arg(long)]
-    json: Option<std::path::PathBuf>,
+    /// The most tasks that refresh is measured with.
+    #[arg(long, default_value_t = 100_000)]
+    backlog: usize,
+    /// Tasks of one queue that are due in one instant.
+    #[arg(long, default_value_t = 100_000)]
+    hot_tasks: usize,
+    /// Where the results go as JSON, for `make bench-compare`.
+    #[arg(long, default_value = "target/bench/last.json")]
+    json: std::path::PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -42,6 +47,12 @@ enum Part {
     Push,
     /// The Redis scripts alone, beside bare commands.
     Scripts,
+    /// What a refresh costs, by what is stored and by what is due.
+    Refresh,
+    /// Sizes and start times of the functions.
+    Start,
+    /// One queue with very many tasks due in one instant, and another one beside it.
+    Hot,
 }
 
 #[tokio::main]
@@ -61,13 +72,23 @@ async fn main() {
     if wanted(Part::Scripts) {
         tables.push(scripts::measure());
     }
+    if wanted(Part::Refresh) {
+        tables.push(backlog::by_what_is_stored(arguments.backlog).await);
+        tables.push(backlog::by_what_is_due(arguments.backlog).await);
+    }
+    if wanted(Part::Start) {
+        tables.push(start::measure());
+    }
+    if wanted(Part::Hot) {
+        tables.push(hot::measure(arguments.hot_tasks).await);
+    }
     println!("{}", table::machine());
     for table in &tables {
         println!("\n{table}");
     }
-    if let Some(path) = arguments.json {
-        let all: Vec<serde_json::Value> = tables.iter().map(Table::to_json).collect();
-        let text = serde_json::Value::Array(all).to_string();
-        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    }
+    let all: Vec<serde_json::Value> = tables.iter().map(Table::to_json).collect();
+    let written = arguments.json.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let text = serde_json::Value::Array(all).to_string();
+    let written = written.and_then(|()| std::fs::write(&arguments.json, text));
+    written.unwrap_or_else(|error| panic!("{}: {error}", arguments.json.display()));
 }

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::client::{Caller, now_ms};
-use crate::runner::Runner;
-use crate::table::{Table, percentile};
+use bench::client::{Caller, now_ms};
+use bench::process::processor_time;
+use bench::runner::Runner;
+use bench::table::{Table, percentile};
 
 /// Clients at once.
 const CLIENTS: usize = 8;
@@ -21,20 +22,22 @@ pub async fn measure(tasks: usize) -> Table {
         format!(
             "Rates: {tasks} tasks of 100 bytes, {CLIENTS} clients, tasks a second (median, least - most of {RUNS})"
         ),
-        &["batch", "add", "poll + ack", "whole life"],
+        &["batch", "add", "poll + ack", "whole life", "processor time a task, µs"],
     );
     for batch in [1, 25, 100] {
-        let (mut adds, mut drains, mut lives) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut adds, mut drains, mut lives, mut processor) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for _ in 0..RUNS {
             let runner = Runner::start(&[]);
-            let caller = Caller::new(&runner.url);
-            let add_seconds = add(&caller, tasks, batch).await;
-            let drain_seconds = drain(&caller, tasks, batch).await;
+            let before = processor_time(runner.pid());
+            let add_seconds = add(runner.url(), tasks, batch).await;
+            let drain_seconds = drain(runner.url(), tasks, batch).await;
+            let used = processor_time(runner.pid()) - before;
+            processor.push(used.as_secs_f64() * 1e6 / tasks as f64);
             adds.push(tasks as f64 / add_seconds);
             drains.push(tasks as f64 / drain_seconds);
             lives.push(tasks as f64 / (add_seconds + drain_seconds));
         }
-        table.row(vec![batch.to_string(), told(adds), told(drains), told(lives)]);
+        table.row(vec![batch.to_string(), told(adds), told(drains), told(lives), told(processor)]);
     }
     table
 }
@@ -48,12 +51,17 @@ fn task(due_ms: i64) -> Value {
     json!({"taskType": "bench", "executeTime": due_ms, "parameters": {"pad": "x".repeat(88)}})
 }
 
+async fn callers(url: &str) -> Vec<Caller> {
+    futures::future::join_all((0..CLIENTS).map(|_| Caller::connect(url))).await
+}
+
 /// Adds `tasks` tasks that are due now; returns seconds.
-async fn add(caller: &Caller, tasks: usize, batch: usize) -> f64 {
+async fn add(url: &str, tasks: usize, batch: usize) -> f64 {
     let next = Arc::new(AtomicUsize::new(0));
+    let callers = callers(url).await;
     let started = Instant::now();
-    let clients = (0..CLIENTS).map(|_| {
-        let (caller, next) = (caller.clone(), next.clone());
+    let clients = callers.into_iter().map(|caller| {
+        let next = next.clone();
         tokio::spawn(async move {
             while next.fetch_add(batch, Ordering::Relaxed) < tasks {
                 let due = now_ms() as i64;
@@ -70,11 +78,12 @@ async fn add(caller: &Caller, tasks: usize, batch: usize) -> f64 {
 }
 
 /// Polls and acknowledges until `tasks` have come; returns seconds.
-async fn drain(caller: &Caller, tasks: usize, batch: usize) -> f64 {
+async fn drain(url: &str, tasks: usize, batch: usize) -> f64 {
     let done = Arc::new(AtomicUsize::new(0));
+    let callers = callers(url).await;
     let started = Instant::now();
-    let clients = (0..CLIENTS).map(|_| {
-        let (caller, done) = (caller.clone(), done.clone());
+    let clients = callers.into_iter().map(|caller| {
+        let done = done.clone();
         tokio::spawn(async move {
             while done.load(Ordering::Relaxed) < tasks {
                 let polled = caller.post("poll/bench/0", &json!({"max": batch})).await;

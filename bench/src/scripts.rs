@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::{Connection, Script};
 use tempfile::TempDir;
 
-use crate::table::{Table, percentile};
+use bench::table::{Table, percentile};
 
 /// Ids that are moved in each measurement.
 const IDS: usize = 100_000;

@@ -23,14 +23,14 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table as JSON: a title and an object a row.
+    /// The table as JSON: its title, its columns, and an object a row.
     pub fn to_json(&self) -> Value {
         let rows: Vec<Value> = self
             .rows
             .iter()
             .map(|row| self.columns.iter().zip(row).map(|(column, cell)| ((*column).to_owned(), json!(cell))).collect())
             .collect();
-        json!({"title": self.title, "rows": rows})
+        json!({"title": self.title, "columns": self.columns, "rows": rows})
     }
 }
 

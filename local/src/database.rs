@@ -1,4 +1,4 @@
-//! The embedded DynamoDB: one file, served to the real SDK over HTTP.
+//! The embedded DynamoDB: one file, which the SDK reaches within the process, and others over HTTP if they are to.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use aws_sdk_dynamodb::Client;
 use dynoxide::Database;
 use thiserror::Error;
 use tokio::runtime::Runtime;
@@ -14,8 +15,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{interval, timeout};
 use tracing::{debug, error};
 
-/// Where the database listens when nobody else is to use it.
-const PRIVATE: &str = "127.0.0.1:0";
+use crate::in_process::InProcess;
+
 /// Items that have expired are removed this often.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Requests that are under way at the end get this long.
@@ -58,41 +59,54 @@ pub enum DatabaseError {
     Threads(io::Error),
 }
 
-/// A database that is served.
+/// An open database.
 pub struct EmbeddedDatabase {
-    address: SocketAddr,
     database: Database,
-    /// Its own threads: writing to the disk must not hold up a poll that waits for its moment.
-    threads: Option<Runtime>,
-    server: JoinHandle<()>,
-    stop: oneshot::Sender<()>,
+    client: Client,
+    server: Option<Server>,
     /// Kept open: the lock is the open file's, so it ends with the process however that ends.
     _lock: File,
 }
 
+/// What offers the database to others.
+struct Server {
+    address: SocketAddr,
+    /// Its own threads: writing to the disk must not hold up a poll that waits for its moment.
+    threads: Option<Runtime>,
+    task: JoinHandle<()>,
+    stop: oneshot::Sender<()>,
+}
+
 impl EmbeddedDatabase {
-    /// Opens the database in `directory`, which is made where it is missing, and serves it on `listen`.
-    pub fn open(directory: &Path, listen: Option<&str>) -> Result<Self, DatabaseError> {
+    /// Opens the database in `directory`, which is made where it is missing, and serves it on `listen`, if that is given.
+    pub async fn open(directory: &Path, listen: Option<&str>) -> Result<Self, DatabaseError> {
         let lock = lock(directory)?;
         let file = directory.join("dynamodb.sqlite3");
         let unusable = |reason: String| DatabaseError::File { path: file.clone(), reason };
         let path = file.to_str().ok_or_else(|| unusable("its path must be UTF-8".to_owned()))?;
         let database = Database::new(path).map_err(|error| unusable(error.to_string()))?;
-        let (listener, address) = bind(listen.unwrap_or(PRIVATE))?;
-        let threads = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .thread_name("dynamodb")
-            .enable_all()
-            .build()
-            .map_err(DatabaseError::Threads)?;
-        let (stop, stopped) = oneshot::channel::<()>();
-        let server = threads.spawn(serve(listener, database.clone(), stopped));
-        Ok(Self { address, database, threads: Some(threads), server, stop, _lock: lock })
+        let server = match listen {
+            Some(address) => Some(Server::start(address, database.clone())?),
+            None => {
+                // SQLite then leaves it to us to bring its log to the disk, which one flush does for many commits.
+                database.disable_bulk_loading().map_err(|error| unusable(error.to_string()))?;
+                None
+            }
+        };
+        let log = PathBuf::from(format!("{path}-wal"));
+        let in_process = InProcess::new(database.clone(), Some(log)).map_err(DatabaseError::Threads)?;
+        let client = in_process.client().await;
+        Ok(Self { database, client, server, _lock: lock })
     }
 
-    /// Where the SDK finds it.
-    pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+    /// The SDK's client of it.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// Where others find it, if it is served.
+    pub fn endpoint(&self) -> Option<String> {
+        self.server.as_ref().map(|server| format!("http://{}", server.address))
     }
 
     /// The database itself, for tests that look behind the SDK.
@@ -115,16 +129,37 @@ impl EmbeddedDatabase {
     }
 
     /// Lets running requests finish, and closes the file.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
+        if let Some(server) = self.server {
+            server.stop().await;
+        }
+    }
+}
+
+impl Server {
+    fn start(address: &str, database: Database) -> Result<Self, DatabaseError> {
+        let (listener, address) = bind(address)?;
+        let threads = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("dynamodb-http")
+            .enable_all()
+            .build()
+            .map_err(DatabaseError::Threads)?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = threads.spawn(serve(listener, database, stopped));
+        Ok(Self { address, threads: Some(threads), task, stop })
+    }
+
+    async fn stop(mut self) {
         let (stop, _) = oneshot::channel();
         drop(std::mem::replace(&mut self.stop, stop));
-        if timeout(STOP_WITHIN, &mut self.server).await.is_err() {
+        if timeout(STOP_WITHIN, &mut self.task).await.is_err() {
             debug!("DynamoDB was stopped in the middle of a request");
         }
     }
 }
 
-impl Drop for EmbeddedDatabase {
+impl Drop for Server {
     fn drop(&mut self) {
         // A runtime must not wait for its threads within another one.
         if let Some(threads) = self.threads.take() {
@@ -175,20 +210,21 @@ mod tests {
     async fn a_data_directory_has_one_runner_at_a_time() {
         let parent = tempfile::tempdir().expect("a folder");
         let directory = parent.path().join("new/data");
-        let first = EmbeddedDatabase::open(&directory, None).expect("the first");
-        let second = EmbeddedDatabase::open(&directory, None).err().expect("refused");
+        let first = EmbeddedDatabase::open(&directory, None).await.expect("the first");
+        let second = EmbeddedDatabase::open(&directory, None).await.err().expect("refused");
         assert!(second.to_string().contains("in use by another runner"), "{second}");
         first.stop().await;
-        assert!(EmbeddedDatabase::open(&directory, None).is_ok());
+        assert!(EmbeddedDatabase::open(&directory, None).await.is_ok());
     }
 
     #[tokio::test]
     async fn what_cannot_be_used_is_said() {
         let parent = tempfile::tempdir().expect("a folder");
         std::fs::write(parent.path().join("file"), "x").expect("written");
-        let error = EmbeddedDatabase::open(&parent.path().join("file"), None).err().expect("refused");
+        let error = EmbeddedDatabase::open(&parent.path().join("file"), None).await.err().expect("refused");
         assert!(error.to_string().starts_with("the data directory "), "{error}");
-        let error = EmbeddedDatabase::open(&parent.path().join("data"), Some("nowhere")).err().expect("refused");
+        let opened = EmbeddedDatabase::open(&parent.path().join("data"), Some("nowhere")).await;
+        let error = opened.err().expect("refused");
         assert!(error.to_string().starts_with("DynamoDB cannot listen on nowhere"), "{error}");
     }
 }

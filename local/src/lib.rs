@@ -11,6 +11,7 @@ mod body;
 mod database;
 pub mod event;
 pub mod functions;
+pub mod in_process;
 mod key;
 mod local_calls;
 mod options;

@@ -6,9 +6,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use local::{Options, Running};
+use mimalloc::MiMalloc;
 use punctual_core::time::{LAST_TIMESTAMP, Timestamp};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+
+/// Most of a call's time goes into many small allocations; this one is quicker at them than the system's.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// A delayed-task service on one machine: the functions over HTTP, an embedded DynamoDB, a Redis, and the ticks.
 ///
@@ -105,9 +110,9 @@ fn log_to_stderr() {
 
 fn announcement(running: &Running, data_dir: &Path) -> String {
     let url = format!("http://{}", running.address);
-    let data = match running.database() {
-        Some(_) => data_dir.display().to_string(),
-        None => without_password(&running.dynamodb_endpoint),
+    let data = match (running.database(), &running.dynamodb_endpoint) {
+        (None, Some(endpoint)) => without_password(endpoint),
+        _ => data_dir.display().to_string(),
     };
     let redis = without_password(&running.redis_url);
     let key = if running.needs_key { "-H \"Authorization: Bearer $API_KEY\" " } else { "" };

@@ -88,8 +88,8 @@ pub struct Running {
     pub service: Arc<Service>,
     /// The service's clock.
     pub clock: Clock,
-    /// Its DynamoDB.
-    pub dynamodb_endpoint: String,
+    /// Where others find its DynamoDB; `None`: within this process.
+    pub dynamodb_endpoint: Option<String>,
     /// Its Redis.
     pub redis_url: String,
     /// Whether callers need a key.
@@ -130,9 +130,10 @@ pub async fn start(options: Options) -> Result<Running, StartError> {
         }
     }
 
-    table::ensure(&client, &config.table_name, &template.table)
-        .await
-        .map_err(|source| StartError::Table { endpoint: dynamodb_endpoint.clone(), source })?;
+    table::ensure(&client, &config.table_name, &template.table).await.map_err(|source| StartError::Table {
+        endpoint: dynamodb_endpoint.clone().unwrap_or_else(|| "the embedded DynamoDB".to_owned()),
+        source,
+    })?;
     let clock = options.manual_clock.map_or(Clock::System, |start| Clock::Manual(ManualClock::new(start)));
     let service = Arc::new(Service::new(client, clock.clone(), config)?);
     let ticks = Ticks::new(service.clone(), tick_calls);
@@ -229,16 +230,16 @@ fn listen(socket: TcpSocket, address: &str) -> Result<(TcpListener, SocketAddr),
     listening.map_err(|source| StartError::Listen { address: address.to_owned(), source })
 }
 
-async fn open_database(options: &Options) -> Result<(Option<EmbeddedDatabase>, Client, String), StartError> {
+async fn open_database(options: &Options) -> Result<(Option<EmbeddedDatabase>, Client, Option<String>), StartError> {
     let Some(endpoint) = options.variable(ENDPOINT) else {
-        let database = EmbeddedDatabase::open(&options.data_dir, options.dynamodb_listen.as_deref())?;
-        let endpoint = database.endpoint();
-        return Ok((Some(database), connect_to(&endpoint).await, endpoint));
+        let database = EmbeddedDatabase::open(&options.data_dir, options.dynamodb_listen.as_deref()).await?;
+        let (client, endpoint) = (database.client(), database.endpoint());
+        return Ok((Some(database), client, endpoint));
     };
     if options.dynamodb_listen.is_some() {
         return Err(StartError::TwoDatabases);
     }
-    Ok((None, connect_outside(options, endpoint).await, endpoint.to_owned()))
+    Ok((None, connect_outside(options, endpoint).await, Some(endpoint.to_owned())))
 }
 
 /// A client of an endpoint that may be an emulator, which takes any credentials and any region, or the real one.

@@ -145,7 +145,7 @@ impl Stores {
 }
 
 /// The variables that name both stores; a shift of dispatch is a single pass.
-fn variables(endpoint: &str, redis_url: &str) -> HashMap<String, String> {
+pub fn variables(endpoint: &str, redis_url: &str) -> HashMap<String, String> {
     let all = [
         ("TABLE_NAME", "tasks"),
         ("REDIS_URL", redis_url),
@@ -173,7 +173,7 @@ fn command(name: &str, program: &str, runtime_api: &str, variables: &HashMap<Str
 
 /// A function's process; killed with this value.
 pub struct Function {
-    _process: Watched,
+    process: Watched,
     events: mpsc::UnboundedSender<Invocation>,
 }
 
@@ -182,15 +182,25 @@ impl Function {
     pub async fn start(name: &str, program: &str, variables: &HashMap<String, String>) -> Self {
         let (address, events) = runtime_api().await;
         let command = command(name, program, &address.to_string(), variables);
-        Self { _process: Watched::start(&command, Stdio::inherit()), events }
+        Self { process: Watched::start(&command, Stdio::inherit()), events }
+    }
+
+    /// A process id: it or its parent.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// Hands it one event, as Lambda does.
     pub async fn invoke(&self, event: &str) -> Outcome {
+        self.invoke_within(event, PATIENCE).await
+    }
+
+    /// The same where the work takes long.
+    pub async fn invoke_within(&self, event: &str, limit: Duration) -> Outcome {
         let (outcome, ended) = oneshot::channel();
         let invocation = Invocation { event: event.to_owned(), outcome };
         self.events.send(invocation).unwrap_or_else(|_| panic!("the Runtime API runs"));
-        let ended = tokio::time::timeout(PATIENCE, ended).await;
+        let ended = tokio::time::timeout(limit, ended).await;
         ended.expect("the function answers in time").expect("the Runtime API runs")
     }
 }

@@ -33,6 +33,11 @@ impl Watched {
         self.0.stdout.take()
     }
 
+    /// The process id of the shell that watches it: its parent.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.0.try_wait().is_ok_and(|status| status.is_some())

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
     ProjectionType, ScalarAttributeType,
 };
+use local::in_process::InProcess;
 use punctual_core::clock::{Clock, ManualClock};
 use punctual_core::config::{Config, TickConfig};
 use punctual_core::service::{RecoverReport, RefreshReport, Service};
@@ -73,12 +75,17 @@ impl Reply {
     }
 }
 
+/// Items in memory at once while many are imported.
+const IMPORT_AT_ONCE: usize = 50_000;
+
 /// One test's own service.
 pub struct World {
     /// Its Redis.
     pub redis: RedisServer,
     /// Its emulated DynamoDB.
     pub database: dynoxide::Database,
+    /// A client of that, within this process.
+    client: Client,
     /// The address of that.
     pub endpoint: String,
     /// Its clock.
@@ -101,29 +108,29 @@ impl World {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let endpoint = format!("http://{}", listener.local_addr().expect("an address"));
         tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));
-        create_table(&connect_to(&endpoint).await, "tasks").await;
+        let client = InProcess::new(database.clone(), None).expect("a thread").client().await;
+        create_table(&client, "tasks").await;
         let clock = ManualClock::new(Timestamp::from_ms(START_MS));
-        let service = service(&endpoint, &redis.url(), Clock::Manual(clock.clone()), &settings).await;
+        let service = service(client.clone(), &redis.url(), Clock::Manual(clock.clone()), &settings);
         // As each process that ticks does at its start: from here on Redis knows all that is due.
         service.refresh(&TickConfig { budget: settings.tick_budget }).await.expect("a refresh");
-        Self { redis, database, endpoint, clock, service: Arc::new(service), settings }
+        Self { redis, database, client, endpoint, clock, service: Arc::new(service), settings }
     }
 
     /// Another process of the service on the same stores, with another clock or other settings.
     pub async fn another(&self, clock: Clock, settings: &Settings) -> Arc<Service> {
-        Arc::new(service(&self.endpoint, &self.redis.url(), clock, settings).await)
+        Arc::new(service(self.client.clone(), &self.redis.url(), clock, settings))
     }
 
     /// Another process on the same clock that reaches DynamoDB at another address, such as that of a proxy.
     pub async fn through(&self, endpoint: &str) -> Arc<Service> {
         let clock = Clock::Manual(self.clock.clone());
-        Arc::new(service(endpoint, &self.redis.url(), clock, &self.settings).await)
+        Arc::new(service(connect_to(endpoint).await, &self.redis.url(), clock, &self.settings))
     }
 
     /// Sets one attribute of an item behind the service's back, or removes it.
     pub async fn spoil(&self, id: &str, name: &str, value: Option<AttributeValue>) {
-        let client = connect_to(&self.endpoint).await;
-        let update = client.update_item().table_name("tasks").key(TASK_ID, AttributeValue::S(id.to_owned()));
+        let update = self.client.update_item().table_name("tasks").key(TASK_ID, AttributeValue::S(id.to_owned()));
         let update = update.expression_attribute_names("#name", name);
         let update = match value {
             Some(value) => update.update_expression("SET #name = :value").expression_attribute_values(":value", value),
@@ -157,13 +164,18 @@ impl World {
 
     /// The same quickly, for very many: past the service, into DynamoDB only.
     pub async fn import_many(&self, prefix: &str, count: usize, delay_ms: i64) {
-        use dynoxide::AttributeValue::{BOOL, N, S};
-        let now = Timestamp::from_ms(self.now());
         let first = format!("{prefix}0");
         self.add(task(&first, delay_ms)).await;
-        let mut sample = self.service.get(&first, now).await.expect("just added");
-        let items = (1..count).map(|n| {
-            sample.id = format!("{prefix}{n}");
+        self.import_like(&first, (1..count).map(|n| (format!("{prefix}{n}"), self.now() + delay_ms))).await;
+    }
+
+    /// Stores copies of the task `sample` with other ids and due times, past the service, into DynamoDB only.
+    pub async fn import_like(&self, sample: &str, copies: impl Iterator<Item = (String, i64)>) {
+        use dynoxide::AttributeValue::{BOOL, N, S};
+        let mut sample = self.service.get(sample, Timestamp::from_ms(self.now())).await.expect("it is stored");
+        let items = copies.map(|(id, due_ms)| {
+            sample.id = id;
+            sample.execute_time = Timestamp::from_ms(due_ms);
             let item = to_item(&sample, self.settings.index_shards).into_iter();
             item.map(|(name, value)| match value {
                 AttributeValue::S(text) => (name, S(text)),
@@ -173,8 +185,11 @@ impl World {
             })
             .collect()
         });
-        let items = items.collect();
-        self.database.import_items("tasks", items, dynoxide::ImportOptions::default()).expect("the items are stored");
+        let mut items = items.peekable();
+        while items.peek().is_some() {
+            let chunk = items.by_ref().take(IMPORT_AT_ONCE).collect();
+            self.database.import_items("tasks", chunk, dynoxide::ImportOptions::default()).expect("they are stored");
+        }
     }
 
     /// The time now.
@@ -306,7 +321,7 @@ pub fn event(method: &str, path: &str, body: &str) -> String {
     .to_string()
 }
 
-async fn service(endpoint: &str, redis_url: &str, clock: Clock, settings: &Settings) -> Service {
+fn service(client: Client, redis_url: &str, clock: Clock, settings: &Settings) -> Service {
     let own = || vec![redis_url.to_owned()];
     let config = Config {
         table_name: "tasks".to_owned(),
@@ -318,11 +333,11 @@ async fn service(endpoint: &str, redis_url: &str, clock: Clock, settings: &Setti
         lease_ms: settings.lease_ms,
         retention_ms: 7 * 24 * 60 * 60 * 1_000,
     };
-    Service::new(connect_to(endpoint).await, clock, config).expect("a valid configuration")
+    Service::new(client, clock, config).expect("a valid configuration")
 }
 
 /// Makes the table as template.yaml describes it.
-pub async fn create_table(client: &aws_sdk_dynamodb::Client, name: &str) {
+pub async fn create_table(client: &Client, name: &str) {
     let key = |name: &str, kind: KeyType| KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
     let text =
         |name: &str| AttributeDefinition::builder().attribute_name(name).attribute_type(ScalarAttributeType::S).build();

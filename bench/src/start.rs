@@ -1,52 +1,43 @@
 //! How large each function is, and how long it takes from the start of its process to its first request for an event,
 //! beside a function that does nothing.
-//!
-//! Build them first: `cargo build --release --bins`.
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use bench::runner::binary;
+use bench::table::Table;
 
 const FUNCTIONS: [&str; 9] = ["bare", "add", "cancel", "poll", "settle", "inspect", "refresh", "recover", "dispatch"];
+/// How often each is started.
+const STARTS: usize = 30;
 
-/// Prints sizes and start times of the functions' binaries.
-#[derive(Parser)]
-struct Arguments {
-    /// Where the binaries are.
-    #[arg(long, default_value = "target/release")]
-    folder: PathBuf,
-    /// How often each is started.
-    #[arg(long, default_value_t = 30)]
-    starts: usize,
-}
-
-fn main() {
-    let arguments = Arguments::parse();
-    println!("| function | binary, MB | zip, MB | start, ms (median) | 90% within | times bare |");
-    println!("|---|---|---|---|---|---|");
+/// Sizes and start times of the functions' binaries.
+pub fn measure() -> Table {
+    let title =
+        format!("Functions: size, and start of the process to its first request for an event ({STARTS} starts)");
+    let columns = ["function", "binary, MB", "zip, MB", "start, ms (median)", "90% within", "times bare"];
+    let mut table = Table::new(title, &columns);
     let mut bare = None;
     for name in FUNCTIONS {
-        let program = arguments.folder.join(name);
-        let Ok(binary) = std::fs::metadata(&program) else {
-            println!("| {name} | not built | | | | |");
-            continue;
-        };
-        let mut starts: Vec<Duration> = (0..arguments.starts.max(1)).map(|_| start(name, &program)).collect();
+        let program = binary(name);
+        let size = std::fs::metadata(&program).expect("it is there").len();
+        let mut starts: Vec<Duration> = (0..STARTS).map(|_| start(name, &program)).collect();
         starts.sort();
-        let (median, ninth) = (starts[starts.len() / 2], starts[starts.len() * 9 / 10]);
+        let (median, ninth) = (starts[STARTS / 2], starts[STARTS * 9 / 10]);
         let times = median.as_secs_f64() / bare.get_or_insert(median).as_secs_f64();
-        println!(
-            "| {name} | {} | {} | {} | {} | {times:.1} |",
-            megabytes(binary.len()),
+        table.row(vec![
+            name.to_owned(),
+            megabytes(size),
             zipped(&program).map_or_else(|| "no `zip` here".to_owned(), megabytes),
             milliseconds(median),
             milliseconds(ninth),
-        );
+            format!("{times:.1}"),
+        ]);
     }
+    table
 }
 
 fn megabytes(bytes: u64) -> String {

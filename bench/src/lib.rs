@@ -1,0 +1,6 @@
+//! What the measurements share.
+
+pub mod client;
+pub mod process;
+pub mod runner;
+pub mod table;

@@ -1,0 +1,194 @@
+//! The SDK's way to the embedded DynamoDB: a call within the process where others have a connection.
+//!
+//! One thread has the database. All requests that wait for it are run one after the other, and share one flush to the
+//! disk before they are answered.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::auth::{Params, ResolveAuthScheme};
+use aws_sdk_dynamodb::config::http::{HttpRequest, HttpResponse};
+use aws_sdk_dynamodb::config::{ConfigBag, HttpClient, RuntimeComponents};
+use aws_smithy_runtime_api::client::auth::AuthSchemeOptionsFuture;
+use aws_smithy_runtime_api::client::http::{
+    HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+};
+use aws_smithy_runtime_api::client::result::ConnectorError;
+use aws_smithy_types::body::SdkBody;
+use dynoxide::{Database, DynoxideError};
+use punctual_core::table::connect_to;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+/// What the SDK takes for the address.
+const ENDPOINT: &str = "http://in.process";
+const TARGET: &str = "x-amz-target";
+const TARGET_PREFIX: &str = "DynamoDB_20120810.";
+/// Requests that share one flush at most, so that the first does not wait for many others.
+const GROUP: usize = 64;
+
+type Answer = Result<String, DynoxideError>;
+type Run = Box<dyn FnOnce(&Database) -> Answer + Send>;
+
+/// An HTTP client of the SDK that has the database at hand.
+#[derive(Clone, Debug)]
+pub struct InProcess(Sender<Job>);
+
+struct Job {
+    run: Run,
+    writes: bool,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl InProcess {
+    /// Starts the thread that has the database, whose write-ahead log is `log` if it has one. It ends with the last
+    /// client.
+    pub fn new(database: Database, log: Option<PathBuf>) -> io::Result<Self> {
+        let (sender, jobs) = channel();
+        thread::Builder::new().name("dynamodb".to_owned()).spawn(move || work(&jobs, &database, Log::new(log)))?;
+        Ok(Self(sender))
+    }
+
+    /// The SDK's client that takes this way.
+    pub async fn client(self) -> Client {
+        let config = connect_to(ENDPOINT).await.config().to_builder().http_client(self);
+        // Nobody would check a signature.
+        Client::from_conf(config.auth_scheme_resolver(Unsigned).allow_no_auth().build())
+    }
+}
+
+/// Offers no way to sign a request.
+#[derive(Debug)]
+struct Unsigned;
+
+impl ResolveAuthScheme for Unsigned {
+    fn resolve_auth_scheme<'a>(
+        &'a self,
+        _: &'a Params,
+        _: &'a ConfigBag,
+        _: &'a RuntimeComponents,
+    ) -> AuthSchemeOptionsFuture<'a> {
+        AuthSchemeOptionsFuture::ready(Ok(Vec::new()))
+    }
+}
+
+impl HttpClient for InProcess {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}
+
+impl HttpConnector for InProcess {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let sent = prepare(&request).map(|(run, writes)| {
+            let (answer, answered) = oneshot::channel();
+            // A thread that has ended drops the job, and with it the answer's sender.
+            let _ = self.0.send(Job { run, writes, answer });
+            answered
+        });
+        HttpConnectorFuture::new(async move {
+            let answer = match sent {
+                Ok(answered) => answered.await.map_err(|gone| ConnectorError::io(gone.into()))?,
+                Err(refused) => Err(refused),
+            };
+            let (status, body) = match answer {
+                Ok(body) => (200, body),
+                Err(error) => (error.status_code(), error.to_json()),
+            };
+            let status = status.try_into().map_err(|wrong| ConnectorError::other(Box::new(wrong), None))?;
+            Ok(HttpResponse::new(status, SdkBody::from(body)))
+        })
+    }
+}
+
+/// What a request asks of the database, and whether it writes.
+fn prepare(request: &HttpRequest) -> Result<(Run, bool), DynoxideError> {
+    let operation = request.headers().get(TARGET).and_then(|target| target.strip_prefix(TARGET_PREFIX));
+    let body = request.body().bytes().unwrap_or_default();
+    Ok(match operation.unwrap_or_default() {
+        "PutItem" => (run(body, Database::put_item)?, true),
+        "UpdateItem" => (run(body, Database::update_item)?, true),
+        "DeleteItem" => (run(body, Database::delete_item)?, true),
+        "GetItem" => (run(body, Database::get_item)?, false),
+        "Query" => (run(body, Database::query)?, false),
+        "Scan" => (run(body, Database::scan)?, false),
+        "BatchGetItem" => (run(body, Database::batch_get_item)?, false),
+        "BatchWriteItem" => (run(body, Database::batch_write_item)?, true),
+        "TransactGetItems" => (run(body, Database::transact_get_items)?, false),
+        "TransactWriteItems" => (run(body, Database::transact_write_items)?, true),
+        "CreateTable" => (run(body, Database::create_table)?, true),
+        "DescribeTable" => (run(body, Database::describe_table)?, false),
+        "UpdateTimeToLive" => (run(body, Database::update_time_to_live)?, true),
+        "DescribeTimeToLive" => (run(body, Database::describe_time_to_live)?, false),
+        other => {
+            let reason = format!("the embedded DynamoDB of the runner does not know the operation '{other}'");
+            return Err(DynoxideError::ValidationException(reason));
+        }
+    })
+}
+
+fn run<Request, Response>(
+    body: &[u8],
+    operation: fn(&Database, Request) -> Result<Response, DynoxideError>,
+) -> Result<Run, DynoxideError>
+where
+    Request: DeserializeOwned + Send + 'static,
+    Response: Serialize + 'static,
+{
+    let request: Request =
+        serde_json::from_slice(body).map_err(|error| DynoxideError::SerializationException(error.to_string()))?;
+    Ok(Box::new(move |database| {
+        let response = operation(database, request)?;
+        serde_json::to_string(&response).map_err(|error| DynoxideError::InternalServerError(error.to_string()))
+    }))
+}
+
+fn work(jobs: &Receiver<Job>, database: &Database, mut log: Log) {
+    let mut answers = Vec::with_capacity(GROUP);
+    while let Ok(first) = jobs.recv() {
+        let mut wrote = false;
+        let mut next = Some(first);
+        while let Some(job) = next {
+            wrote |= job.writes;
+            answers.push((job.answer, (job.run)(database)));
+            next = if answers.len() < GROUP { jobs.try_recv().ok() } else { None };
+        }
+        let flushed = if wrote { log.flush() } else { Ok(()) };
+        for (sender, answer) in answers.drain(..) {
+            let answer = match &flushed {
+                Ok(()) => answer,
+                Err(error) => Err(DynoxideError::InternalServerError(format!("the disk: {error}"))),
+            };
+            // Nobody waits for it any more: as with an answer that is lost on the way.
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+/// SQLite's write-ahead log, which has every commit.
+struct Log {
+    path: Option<PathBuf>,
+    file: Option<File>,
+}
+
+impl Log {
+    fn new(path: Option<PathBuf>) -> Self {
+        Self { path, file: None }
+    }
+
+    /// Brings all commits so far to the disk.
+    fn flush(&mut self) -> io::Result<()> {
+        let file = match (&mut self.file, &self.path) {
+            (Some(file), _) => file,
+            // SQLite makes it with the first write, and keeps it until the database is closed.
+            (file, Some(path)) => file.insert(File::open(path)?),
+            (None, None) => return Ok(()),
+        };
+        file.sync_data()
+    }
+}
