@@ -13,6 +13,9 @@ use crate::error::Error;
 use crate::handler::{AnyHandler, Context, HandlerError};
 use crate::task::{DEFAULT_TIMEOUT_MS, Task};
 
+// Were a panic to end the process, one handler could end the attempts of all others, again and again.
+const _: () = assert!(cfg!(panic = "unwind"), "build with panic = \"unwind\"");
+
 impl Service {
     /// Runs one attempt and settles it.
     pub(super) async fn run(&self, handler: Arc<dyn AnyHandler>, task: Task) -> Outcome {
