@@ -1,5 +1,6 @@
 //! `punctual`: the whole service on one machine.
 
+use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,9 +8,12 @@ use std::process::ExitCode;
 use clap::Parser;
 use local::{Options, Running};
 use mimalloc::MiMalloc;
+use punctual_core::config::{Environment, WrongVariable};
 use punctual_core::time::{LAST_TIMESTAMP, Timestamp};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
 
 /// Most of a call's time goes into many small allocations; this one is quicker at them than the system's.
 #[global_allocator]
@@ -61,8 +65,11 @@ impl From<Arguments> for Options {
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::from(Arguments::parse());
-    log_to_stderr();
-    match run(options).await {
+    let ran = match log_to_stderr(&options.variables) {
+        Ok(()) => run(options).await,
+        Err(wrong) => Err(wrong.into()),
+    };
+    match ran {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("punctual: {error}");
@@ -97,15 +104,13 @@ async fn told_to_stop(interrupt: &mut Signal, terminate: &mut Signal) {
     }
 }
 
-fn log_to_stderr() {
+fn log_to_stderr(variables: &HashMap<String, String>) -> Result<(), WrongVariable> {
     // The embedded DynamoDB warns of each condition that does not hold, which is no fault here.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,dynoxide=error"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+    let filter = Environment(&|name| variables.get(name).cloned()).log_filter("info,dynoxide=error")?;
+    let colours = std::io::stderr().is_terminal();
+    let lines = fmt::layer().with_target(false).with_ansi(colours).with_writer(std::io::stderr);
+    registry().with(lines).with(filter).init();
+    Ok(())
 }
 
 fn announcement(running: &Running, data_dir: &Path) -> String {

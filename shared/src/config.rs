@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use thiserror::Error;
+use tracing_subscriber::filter::Targets;
 
 /// A variable that is missing or wrong.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -26,6 +27,13 @@ impl Environment<'_> {
     /// The variable, which must be there.
     pub fn required(&self, name: &'static str) -> Result<String, WrongVariable> {
         self.text(name).ok_or(WrongVariable { name, reason: "must be set".to_owned() })
+    }
+
+    /// What is logged: `RUST_LOG`, a level or `target=level` pairs, or `default` when it is unset.
+    pub fn log_filter(&self, default: &str) -> Result<Targets, WrongVariable> {
+        let text = self.text("RUST_LOG").unwrap_or_else(|| default.to_owned());
+        let reason = "must be error, warn, info, debug, trace or off, or pairs of module=level, separated by commas";
+        text.parse().map_err(|_| WrongVariable { name: "RUST_LOG", reason: reason.to_owned() })
     }
 
     /// A whole number from `least` to `most`, or `default` when the variable is unset.
@@ -176,5 +184,15 @@ mod tests {
             variables.extend(STORES);
             assert_eq!(read(&variables).expect_err(name).name, name);
         }
+    }
+
+    #[test]
+    fn what_is_logged_is_a_level_or_pairs_and_else_refused_by_name() {
+        for text in ["info", "warn,dynoxide=error", "off", " DEBUG "] {
+            assert!(Environment(&|_| Some(text.to_owned())).log_filter("info").is_ok(), "{text}");
+        }
+        assert!(Environment(&|_| None).log_filter("info").is_ok());
+        let wrong = Environment(&|_| Some("info,core=loud".to_owned())).log_filter("info").expect_err("refused");
+        assert_eq!(wrong.name, "RUST_LOG");
     }
 }

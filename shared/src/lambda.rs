@@ -6,11 +6,13 @@ use lambda_runtime::{Error, LambdaEvent, service_fn};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tracing::{error, info};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
 
 use crate::api::Answer;
 use crate::clock::Clock;
-use crate::config::{Config, Environment, TickConfig};
+use crate::config::{Config, Environment, TickConfig, WrongVariable};
 use crate::service::Service;
 use crate::table;
 
@@ -20,15 +22,11 @@ pub fn process_variable(name: &str) -> Option<String> {
 }
 
 /// Logs as JSON lines on stdout, by `RUST_LOG` (`info` when unset).
-pub fn log_as_json() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_env_filter(filter)
-        .with_target(false)
-        .without_time()
-        .init();
+pub fn log_as_json() -> Result<(), WrongVariable> {
+    let filter = Environment(&process_variable).log_filter("info")?;
+    let lines = fmt::layer().json().flatten_event(true).with_target(false).without_time();
+    registry().with(lines).with(filter).init();
+    Ok(())
 }
 
 /// The service that the process's environment describes.
@@ -39,7 +37,7 @@ pub async fn service() -> Result<Service, Error> {
 
 /// Runs an API function.
 pub async fn run_api(handle: impl AsyncFn(&Service, &str) -> Answer) -> Result<(), Error> {
-    log_as_json();
+    log_as_json()?;
     let service = service().await?;
     let (service, handle) = (&service, &handle);
     lambda_runtime::run(service_fn(async |event: LambdaEvent<Box<RawValue>>| {
@@ -54,7 +52,7 @@ pub async fn run_tick<R: Serialize>(
     name: &'static str,
     handle: impl AsyncFn(&Service, &TickConfig) -> Result<R, crate::error::Error>,
 ) -> Result<(), Error> {
-    log_as_json();
+    log_as_json()?;
     let tick = TickConfig::read(&Environment(&process_variable))?;
     let service = service().await?;
     let (service, handle, tick) = (&service, &handle, &tick);

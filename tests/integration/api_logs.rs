@@ -9,8 +9,11 @@ use punctual_core::service::Service;
 use punctual_core::table::connect_to;
 use serde_json::{Value, json};
 use tests::{World, call};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{fmt, registry};
 
 use crate::api_common::due;
 
@@ -46,12 +49,9 @@ fn capture() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let filter = format!("info,{}", OURS.map(|target| format!("{target}=trace")).join(","));
-        tracing_subscriber::fmt()
-            .json()
-            .with_writer(|| Captured)
-            .with_env_filter(EnvFilter::new(filter))
-            .with_span_events(FmtSpan::FULL)
-            .init();
+        let filter: Targets = filter.parse().expect("a filter");
+        let lines = fmt::layer().json().with_writer(|| Captured).with_span_events(FmtSpan::FULL);
+        registry().with(lines).with(filter).init();
     });
     CAPTURED.set(Some(Vec::new()));
 }

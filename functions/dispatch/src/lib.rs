@@ -63,7 +63,7 @@ pub async fn handle(
 
 /// Runs the function in the Lambda runtime.
 pub async fn run() -> Result<(), lambda_runtime::Error> {
-    log_as_json();
+    log_as_json()?;
     let environment = Environment(&process_variable);
     let config = DispatchConfig::read(&environment)?;
     let registry = registry(&environment).await?;
