@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-lint setup-lambda run test test-soak bench bench-large bench-compare lint invoke \
-	sam-local deploy
+	sam-local test-sam-local deploy
 
 # Where the Python tools go.
 VENV := target/venv
@@ -42,7 +42,10 @@ invoke: setup-lambda ## Runs one function under the Lambda protocol: FUNCTION=ad
 	@scripts/invoke $(VENV) $(FUNCTION) $(EVENT)
 
 sam-local: setup-lambda ## Serves the built functions in containers with sam local start-api on port 3001
-	@scripts/sam-local $(VENV)
+	@scripts/sam-local $(VENV) serve
+
+test-sam-local: setup-lambda ## Builds the functions and runs each in a container; needs a container engine
+	@scripts/sam-local $(VENV) check
 
 deploy: setup-lambda ## Builds all functions and deploys them, asking for each parameter
 	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" SAM_CLI_TELEMETRY=0 sh -c 'sam build && sam deploy --guided'

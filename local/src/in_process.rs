@@ -192,3 +192,59 @@ impl Log {
         file.sync_data()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aws_sdk_dynamodb::error::ProvideErrorMetadata;
+    use aws_sdk_dynamodb::types::AttributeValue::S;
+    use aws_sdk_dynamodb::types::{AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType};
+
+    async fn client(database: Database, log: Option<PathBuf>) -> Client {
+        let client = InProcess::new(database, log).expect("a thread").client().await;
+        let id = AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S).build();
+        let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash).build();
+        let table = client.create_table().table_name("things").billing_mode(BillingMode::PayPerRequest);
+        let table = table.attribute_definitions(id.expect("complete")).key_schema(key.expect("complete"));
+        table.send().await.expect("a table");
+        client
+    }
+
+    #[tokio::test]
+    async fn conditions_that_fail_and_operations_that_are_unknown_are_told_apart() {
+        let client = client(Database::memory().expect("a database"), None).await;
+        let put = || client.put_item().table_name("things").item("id", S("a".to_owned()));
+        put().send().await.expect("stored");
+        let again = put().condition_expression("attribute_not_exists(id)").send().await.expect_err("refused");
+        assert_eq!(again.code(), Some("ConditionalCheckFailedException"));
+        let unknown = client.list_tables().send().await.expect_err("refused");
+        assert!(unknown.message().is_some_and(|text| text.contains("ListTables")), "{unknown:?}");
+    }
+
+    #[tokio::test]
+    async fn a_write_is_not_acknowledged_when_the_disk_does_not_take_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let database = Database::memory().expect("a database");
+        let put = |client: Client| client.put_item().table_name("things").item("id", S("a".to_owned())).send();
+        put(client(database.clone(), None).await).await.expect("no disk, no doubt");
+
+        let log = Some(folder.path().join("nowhere"));
+        let client = InProcess::new(database, log).expect("a thread").client().await;
+        let refused = put(client).await.expect_err("not brought to the disk");
+        assert_eq!(refused.raw_response().map(|answer| answer.status().as_u16()), Some(500), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn writes_that_wait_together_are_all_answered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file.sqlite3");
+        let database = Database::new(path.to_str().expect("UTF-8")).expect("a database");
+        let client = client(database, Some(folder.path().join("file.sqlite3-wal"))).await;
+        let writes = (0..GROUP * 3)
+            .map(|number| client.put_item().table_name("things").item("id", S(number.to_string())).send());
+        let answers = futures::future::join_all(writes).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        let read = client.scan().table_name("things").send().await.expect("a scan");
+        assert_eq!(read.count() as usize, GROUP * 3);
+    }
+}

@@ -17,6 +17,7 @@ mod dispatch;
 mod faults;
 mod hand_over;
 mod hostile_input;
+mod hostile_redis;
 mod kill;
 mod memory_pressure;
 mod model;
