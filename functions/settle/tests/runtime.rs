@@ -12,10 +12,10 @@ fn a_missing_variable_is_named() {
 
 #[tokio::test]
 async fn every_event_is_answered() {
-    runtime::check_api_function(NAME, PROGRAM, "ack.json").await;
+    runtime::check_api_function(NAME, PROGRAM, "one.json").await;
 }
 
 #[tokio::test]
 async fn without_dynamodb_the_answer_is_503_in_time() {
-    runtime::check_without_dynamodb(NAME, PROGRAM, "ack.json").await;
+    runtime::check_without_dynamodb(NAME, PROGRAM, "one.json").await;
 }
