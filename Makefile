@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-lint setup-lambda run test test-soak bench bench-large bench-compare lint invoke \
+.PHONY: help setup setup-run setup-lint setup-lambda run test test-soak bench bench-large bench-compare profile lint invoke \
 	sam-local test-sam-local deploy
 
 # Where the Python tools go.
@@ -29,6 +29,10 @@ bench-large: ## The same with a million tasks due at once; takes long
 
 bench-compare: ## Two results beside each other: BEFORE=target/bench/a.json AFTER=target/bench/last.json
 	@cargo run --quiet --release -p bench --bin compare -- $(BEFORE) $(AFTER)
+
+profile: setup-run ## Draws where the runner's processor time goes, docs/profile.svg; Linux only
+	@scripts/setup perf
+	@scripts/profile docs/profile.svg
 
 test-soak: setup ## Tests random histories and crowds for SOAK_SECONDS=600, then 50 kills of each process
 	@PUNCTUAL_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p tests --test soak soak_ -- --nocapture --test-threads 2

@@ -1,5 +1,6 @@
 //! How late tasks come: receipt minus due time, by waiting polls and by webhooks.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use bench::client::{Caller, now_ms};
 use bench::runner::Runner;
@@ -16,6 +18,12 @@ use bench::table::{Table, percentile};
 const CONSUMERS: usize = 8;
 /// The first task is due so long after adding began, in milliseconds.
 const LEAD_MS: i64 = 5_000;
+/// Tasks whose consumer dies with them.
+const LEASES: usize = 50;
+/// Their leases, long enough for all to be taken before the first ends.
+const LEASE_SECONDS: usize = 10;
+/// So that the leases do not end all at once.
+const BETWEEN_LEASES: Duration = Duration::from_millis(100);
 /// Signs the webhooks; a key for measuring is no secret.
 const SECRET: &str = "whsec_YmVuY2htYXJrIHNpZ25pbmcga2V5IDAxMjM0NTY3ODk=";
 
@@ -56,37 +64,62 @@ fn cases(tasks: usize, spread_seconds: u64) -> [(String, u64); 2] {
     [(format!("{tasks} over {spread_seconds} s"), spread_seconds), (format!("{tasks} in one instant"), 0)]
 }
 
-/// By waiting polls.
+/// By waiting polls: of tasks that become due, and of tasks that a dead consumer had leased.
 pub async fn of_polls(tasks: usize, spread_seconds: u64) -> Table {
     let mut table = Table::new(format!("Lateness of {CONSUMERS} waiting polls"), &COLUMNS);
     for (name, spread_seconds) in cases(tasks, spread_seconds) {
         let runner = Runner::start(&[]);
-        let receipts = Receipts::default();
-        let consumers: Vec<_> = (0..CONSUMERS)
-            .map(|_| {
-                let (url, receipts) = (runner.url().to_owned(), receipts.clone());
-                tokio::spawn(async move {
-                    let caller = Caller::connect(&url).await;
-                    loop {
-                        let polled = caller.post("poll/bench/0", &json!({"max": 10, "waitSeconds": 20})).await;
-                        let received = now_ms();
-                        let polled = polled.as_array().expect("an array");
-                        let late = |task: &Value| received - task["executeTime"].as_f64().expect("a time");
-                        receipts.lock().expect("not poisoned").extend(polled.iter().map(late));
-                        let settled = |t: &Value| json!({"taskId": t["taskId"], "leaseToken": t["leaseToken"]});
-                        caller.post("ack", &Value::Array(polled.iter().map(settled).collect())).await;
-                    }
-                })
-            })
-            .collect();
+        let consumers = consume(runner.url(), |task| task["executeTime"].as_f64().expect("a time"));
         let due_times = plan(tasks, spread_seconds);
         add(&Caller::connect(runner.url()).await, &due_times, |due| json!({"taskType": "bench", "executeTime": due}))
             .await;
-        let lateness = all(&receipts, &due_times).await;
-        consumers.iter().for_each(tokio::task::JoinHandle::abort);
-        table.row(told(name, &lateness, tasks));
+        table.row(told(name, &all(&consumers.receipts, &due_times).await, tasks));
     }
+    let runner = Runner::start(&[]);
+    let caller = Caller::connect(runner.url()).await;
+    let mut ends = HashMap::new();
+    add(&caller, &[now_ms() as i64; LEASES], |due| json!({"taskType": "bench", "executeTime": due})).await;
+    for _ in 0..LEASES {
+        let taken = caller.post("poll/bench/0", &json!({"leaseSeconds": LEASE_SECONDS, "waitSeconds": 1})).await;
+        ends.insert(taken[0]["taskId"].to_string(), taken[0]["leaseUntil"].as_i64().expect("a time"));
+        tokio::time::sleep(BETWEEN_LEASES).await;
+    }
+    let mut due_times: Vec<i64> = ends.values().copied().collect();
+    due_times.sort_unstable();
+    let consumers = consume(runner.url(), move |task| ends[&task["taskId"].to_string()] as f64);
+    let name = format!("{LEASES} leases of {LEASE_SECONDS} s that end");
+    table.row(told(name, &all(&consumers.receipts, &due_times).await, LEASES));
     table
+}
+
+/// Consumers that poll, wait and acknowledge; they end with this value.
+struct Consumers {
+    receipts: Receipts,
+    _running: JoinSet<()>,
+}
+
+/// Starts them; what they receive is late by the time since `expected`, in milliseconds since 1970.
+fn consume(url: &str, expected: impl Fn(&Value) -> f64 + Send + Sync + 'static) -> Consumers {
+    let (receipts, expected) = (Receipts::default(), Arc::new(expected));
+    let mut running = JoinSet::new();
+    for _ in 0..CONSUMERS {
+        let (url, receipts, expected) = (url.to_owned(), receipts.clone(), expected.clone());
+        running.spawn(async move {
+            let caller = Caller::connect(&url).await;
+            loop {
+                let polled = caller.post("poll/bench/0", &json!({"max": 10, "waitSeconds": 20})).await;
+                let received = now_ms();
+                let polled = polled.as_array().expect("an array");
+                receipts.lock().expect("not poisoned").extend(polled.iter().map(|task| received - expected(task)));
+                if polled.is_empty() {
+                    continue;
+                }
+                let settled = |t: &Value| json!({"taskId": t["taskId"], "leaseToken": t["leaseToken"]});
+                caller.post("ack", &Value::Array(polled.iter().map(settled).collect())).await;
+            }
+        });
+    }
+    Consumers { receipts, _running: running }
 }
 
 /// By webhooks to a receiver in this process.

@@ -8,6 +8,7 @@ mod lateness;
 mod rates;
 mod scripts;
 mod start;
+mod store;
 
 use bench::table::{self, Table};
 use clap::{Parser, ValueEnum};
@@ -41,6 +42,8 @@ struct Arguments {
 enum Part {
     /// Adds, drains and whole lives per second over HTTP.
     Rates,
+    /// The same tasks' writes on the embedded DynamoDB alone.
+    Store,
     /// How late waiting polls get their tasks.
     Poll,
     /// How late webhooks arrive.
@@ -62,6 +65,9 @@ async fn main() {
     let mut tables: Vec<Table> = Vec::new();
     if wanted(Part::Rates) {
         tables.push(rates::measure(arguments.tasks).await);
+    }
+    if wanted(Part::Store) {
+        tables.push(store::measure(arguments.tasks).await);
     }
     if wanted(Part::Poll) {
         tables.push(lateness::of_polls(arguments.late_tasks, arguments.spread_seconds).await);

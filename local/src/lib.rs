@@ -23,7 +23,7 @@ mod table;
 pub mod template;
 mod ticks;
 
-pub use database::DatabaseError;
+pub use database::{DatabaseError, EmbeddedDatabase};
 pub use options::{Options, TABLE_NAME};
 pub use redis_server::RedisServerError;
 pub use start::{Running, StartError, start};

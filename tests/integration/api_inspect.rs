@@ -161,6 +161,15 @@ async fn a_listing_of_large_tasks_stays_under_6_mb_and_goes_on_where_it_ended() 
     assert_eq!(seen, (0..25).map(|i| format!("a{i:02}")).collect::<Vec<_>>());
 }
 
+/// Two pages of the index can, for a task that moved in between; DynamoDB refuses a key that is named twice.
+#[tokio::test]
+async fn a_task_that_is_asked_for_twice_is_read_once() {
+    let world = World::new().await;
+    world.add(json!({"taskId": "a", "taskType": "t", "delay": 60_000})).await;
+    let read = world.service.table.states(&["a".to_owned(), "a".to_owned()]).await.expect("an answer");
+    assert_eq!(read.keys().collect::<Vec<_>>(), ["a"]);
+}
+
 #[tokio::test]
 async fn a_bad_or_unknown_parameter_of_a_listing_is_refused_by_name() {
     let world = World::new().await;

@@ -365,14 +365,17 @@ async fn break_everything(redis: bool, ticks: bool) -> usize {
     let count = cases.len();
     let mut by_operation = BTreeMap::new();
     let mut broken = 0;
-    for (case, outcome) in run_all(cases, WORLDS).await {
-        match outcome {
-            Ok(seen) => {
-                let fired = seen[usize::from(redis)].len() > case.plan.expect("a plan").step;
-                broken += usize::from(fired);
-                *by_operation.entry(case.name()).or_insert(0) += usize::from(fired);
+    for worlds in [WORLDS, 2, 1] {
+        for (case, outcome) in run_all(std::mem::take(&mut cases), worlds).await {
+            match outcome {
+                // A call that a busy machine made late can end before it comes to the step: then on a quieter one.
+                Ok(seen) if seen[usize::from(redis)].len() <= case.plan.expect("a plan").step => cases.push(case),
+                Ok(_) => {
+                    broken += 1;
+                    *by_operation.entry(case.name()).or_insert(0) += 1;
+                }
+                Err(error) => wrong.push((case, error)),
             }
-            Err(error) => wrong.push((case, error)),
         }
     }
     println!("{broken} cases of {count} in {:?}: {by_operation:?}", started.elapsed());

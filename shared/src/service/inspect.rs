@@ -1,6 +1,6 @@
 //! Looking: one task, lists of tasks, queues, health.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -14,6 +14,9 @@ use crate::table::attributes::{dead_bucket, pending_bucket};
 use crate::task::{Lane, Status, Task};
 use crate::time::{LAST_TIMESTAMP, Timestamp};
 
+/// Tasks that a listing reads at once with their parameters: 2.6 MB at most, so that no request is long, and little is
+/// read that the answer then has no room for.
+const WHOLE_TASKS_AT_ONCE: usize = 10;
 /// Index rows that one listing looks through at most; it then gives what it has with a cursor to go on.
 const ROWS_A_LISTING: usize = 5_000;
 /// How long a listing looks for more; it then gives what it has with a cursor to go on.
@@ -108,12 +111,19 @@ impl Service {
             // rows of a listing of leased tasks are of scheduled ones.
             let mut wanted = self.table.states(&ids).await?;
             wanted.retain(|_, task| task.status == filter.status && !task.is_expired(now) && filter.has(&task.lane()));
-            let left = most - tasks.len();
-            let ids = rows.iter().filter(|row| wanted.contains_key(&row.id)).map(|row| row.id.clone()).take(left);
-            let mut found = self.table.read(&ids.collect::<Vec<_>>()).await?;
+            let ids = rows.iter().filter(|row| wanted.contains_key(&row.id)).map(|row| row.id.clone());
+            let ids: Vec<String> = ids.collect();
+            let (mut found, mut passed) = (HashMap::new(), 0);
             for row in rows {
                 if tasks.len() == most {
                     break;
+                }
+                if wanted.contains_key(&row.id) {
+                    if passed % WHOLE_TASKS_AT_ONCE == 0 {
+                        let end = ids.len().min(passed + WHOLE_TASKS_AT_ONCE);
+                        found = self.table.read(&ids[passed..end]).await?;
+                    }
+                    passed += 1;
                 }
                 let task = found.remove(&row.id).filter(|task| task.status == filter.status);
                 if let Some(task) = task {

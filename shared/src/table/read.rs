@@ -1,6 +1,6 @@
 //! Reading tasks and the index.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use aws_sdk_dynamodb::types::{KeysAndAttributes, ReturnConsumedCapacity};
 use tracing::warn;
@@ -83,6 +83,8 @@ impl TaskTable {
 
     async fn read_many(&self, ids: &[String], attributes: &[&str]) -> Result<HashMap<String, Task>, Error> {
         let mut found = HashMap::new();
+        // DynamoDB refuses a key that is named twice, and two pages of the index can name a task that moved in between.
+        let ids: Vec<&String> = ids.iter().collect::<HashSet<_>>().into_iter().collect();
         for chunk in ids.chunks(BATCH_GET_ITEMS) {
             let mut keys = KeysAndAttributes::builder().consistent_read(true);
             if !attributes.is_empty() {
@@ -93,7 +95,7 @@ impl TaskTable {
                 }
             }
             for id in chunk {
-                keys = keys.keys(HashMap::from([(TASK_ID.to_owned(), text(id))]));
+                keys = keys.keys(HashMap::from([(TASK_ID.to_owned(), text(id.as_str()))]));
             }
             let keys = keys.build().map_err(|e| Error::Internal(e.into()))?;
             let mut open = Some(HashMap::from([(self.name.clone(), keys)]));

@@ -1,0 +1,94 @@
+//! The embedded DynamoDB alone: the three writes of a task's life, without HTTP, Redis and the API around them.
+//!
+//! What the runner does in a second can come near this, and not beyond it.
+
+use std::time::{Duration, Instant};
+
+use bench::process::processor_time;
+use bench::table::Table;
+use futures::stream::{self, StreamExt};
+use local::EmbeddedDatabase;
+use punctual_core::backoff::Backoff;
+use punctual_core::clock::Clock;
+use punctual_core::table::TaskTable;
+use punctual_core::task::{Content, DEFAULT_MAX_ATTEMPTS, Status, Task, TaskType, random_task_id, random_token};
+use tempfile::TempDir;
+
+/// Writes under way at once.
+const AT_ONCE: usize = 64;
+const SHARDS: u16 = 16;
+const LEASE_MS: i64 = 30_000;
+const RETENTION_MS: i64 = 604_800_000;
+
+/// Inserts, leases and acknowledges `tasks` tasks through the SDK, on a file.
+pub async fn measure(tasks: usize) -> Table {
+    let title = format!("The embedded DynamoDB alone: {tasks} tasks, {AT_ONCE} writes at once");
+    let mut table = Table::new(title, &["write", "a second", "processor time, µs"]);
+    let folder = TempDir::new().expect("a temporary folder");
+    let database = EmbeddedDatabase::open(folder.path(), None).await.expect("a database");
+    tests::create_table(&database.client(), "tasks").await;
+    let store = TaskTable::new(database.client(), "tasks".to_owned(), SHARDS);
+    let tasks: Vec<Task> = (0..tasks).map(|_| task()).collect();
+    let until = Clock::System.now().plus_ms(LEASE_MS);
+
+    let mut row = |name: &str, (took, used): (Duration, Duration)| {
+        let each = used.as_secs_f64() * 1e6 / tasks.len() as f64;
+        table.row(vec![name.to_owned(), format!("{:.0}", tasks.len() as f64 / took.as_secs_f64()), format!("{each:.0}")]);
+    };
+    let (store, now) = (&store, || Clock::System.now());
+    let added = each(&tasks, |task| async move { drop(store.insert(task, now()).await.expect("added")) });
+    row("add", added.await);
+    let leased = each(&tasks, |task| async move {
+        let leased = store.lease(&task.id, &task.lane(), &task.write_id, until, now()).await;
+        leased.expect("an answer").expect("leased");
+    });
+    row("lease", leased.await);
+    let acknowledged = each(&tasks, |task| async move {
+        let ended = store.acknowledge(&task.id, &task.write_id, now()).await;
+        ended.expect("an answer").expect("acknowledged");
+    });
+    row("ack", acknowledged.await);
+    database.stop().await;
+    table
+}
+
+/// Does `write` to each task; the time that passed, and that of the processors.
+async fn each<'a, Writing: Future<Output = ()>>(
+    tasks: &'a [Task],
+    write: impl Fn(&'a Task) -> Writing,
+) -> (Duration, Duration) {
+    let (started, before) = (Instant::now(), processor_time(std::process::id()));
+    stream::iter(tasks).for_each_concurrent(AT_ONCE, write).await;
+    (started.elapsed(), processor_time(std::process::id()) - before)
+}
+
+fn task() -> Task {
+    let now = Clock::System.now();
+    let parameters = format!("{{\"pad\":\"{}\"}}", "x".repeat(88));
+    let content = Content {
+        task_type: TaskType::from_name("bench").expect("a name"),
+        priority: 0,
+        parameters: Some(serde_json::value::RawValue::from_string(parameters).expect("JSON")),
+        handler: None,
+        max_attempts: DEFAULT_MAX_ATTEMPTS,
+        backoff: Backoff::default(),
+        retention_ms: RETENTION_MS,
+        timeout_ms: None,
+    };
+    Task {
+        id: random_task_id(),
+        content,
+        digest: random_token(),
+        execute_time: now,
+        status: Status::Scheduled,
+        attempts: 0,
+        version: 1,
+        write_id: random_token(),
+        created_at: now,
+        updated_at: now,
+        finished_at: None,
+        lease_until: None,
+        lease_token: None,
+        last_error: None,
+    }
+}
