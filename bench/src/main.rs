@@ -13,6 +13,10 @@ mod store;
 use bench::table::{self, Table};
 use clap::{Parser, ValueEnum};
 
+/// As in the runner, with which [`store`] is compared.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Measures the runner; build it first: `cargo build --release -p local`.
 #[derive(Parser)]
 struct Arguments {

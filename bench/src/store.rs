@@ -2,11 +2,11 @@
 //!
 //! What the runner does in a second can come near this, and not beyond it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bench::process::processor_time;
 use bench::table::Table;
-use futures::stream::{self, StreamExt};
 use local::EmbeddedDatabase;
 use punctual_core::backoff::Backoff;
 use punctual_core::clock::Clock;
@@ -28,23 +28,29 @@ pub async fn measure(tasks: usize) -> Table {
     let database = EmbeddedDatabase::open(folder.path(), None).await.expect("a database");
     tests::create_table(&database.client(), "tasks").await;
     let store = TaskTable::new(database.client(), "tasks".to_owned(), SHARDS);
-    let tasks: Vec<Task> = (0..tasks).map(|_| task()).collect();
+    let store = Arc::new(store);
+    let tasks: Arc<[Task]> = (0..tasks).map(|_| task()).collect();
     let until = Clock::System.now().plus_ms(LEASE_MS);
 
     let mut row = |name: &str, (took, used): (Duration, Duration)| {
         let each = used.as_secs_f64() * 1e6 / tasks.len() as f64;
-        table.row(vec![name.to_owned(), format!("{:.0}", tasks.len() as f64 / took.as_secs_f64()), format!("{each:.0}")]);
+        table.row(vec![
+            name.to_owned(),
+            format!("{:.0}", tasks.len() as f64 / took.as_secs_f64()),
+            format!("{each:.0}"),
+        ]);
     };
-    let (store, now) = (&store, || Clock::System.now());
-    let added = each(&tasks, |task| async move { drop(store.insert(task, now()).await.expect("added")) });
+    let added = each(&store, &tasks, |store, task| async move {
+        drop(store.insert(&task, Clock::System.now()).await.expect("added"));
+    });
     row("add", added.await);
-    let leased = each(&tasks, |task| async move {
-        let leased = store.lease(&task.id, &task.lane(), &task.write_id, until, now()).await;
+    let leased = each(&store, &tasks, move |store, task| async move {
+        let leased = store.lease(&task.id, &task.lane(), &task.write_id, until, Clock::System.now()).await;
         leased.expect("an answer").expect("leased");
     });
     row("lease", leased.await);
-    let acknowledged = each(&tasks, |task| async move {
-        let ended = store.acknowledge(&task.id, &task.write_id, now()).await;
+    let acknowledged = each(&store, &tasks, |store, task| async move {
+        let ended = store.acknowledge(&task.id, &task.write_id, Clock::System.now()).await;
         ended.expect("an answer").expect("acknowledged");
     });
     row("ack", acknowledged.await);
@@ -53,12 +59,21 @@ pub async fn measure(tasks: usize) -> Table {
 }
 
 /// Does `write` to each task; the time that passed, and that of the processors.
-async fn each<'a, Writing: Future<Output = ()>>(
-    tasks: &'a [Task],
-    write: impl Fn(&'a Task) -> Writing,
+async fn each<Writing: Future<Output = ()> + Send + 'static>(
+    store: &Arc<TaskTable>,
+    tasks: &Arc<[Task]>,
+    write: impl Fn(Arc<TaskTable>, Task) -> Writing + Clone + Send + 'static,
 ) -> (Duration, Duration) {
     let (started, before) = (Instant::now(), processor_time(std::process::id()));
-    stream::iter(tasks).for_each_concurrent(AT_ONCE, write).await;
+    let writers = (0..AT_ONCE).map(|first| {
+        let (store, tasks, write) = (store.clone(), tasks.clone(), write.clone());
+        tokio::spawn(async move {
+            for task in tasks.iter().skip(first).step_by(AT_ONCE) {
+                write(store.clone(), task.clone()).await;
+            }
+        })
+    });
+    futures::future::join_all(writers).await.into_iter().for_each(|writer| writer.expect("a writer ends well"));
     (started.elapsed(), processor_time(std::process::id()) - before)
 }
 

@@ -1,6 +1,7 @@
 //! A markdown table, and the words about the machine above it.
 
 use std::fmt;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -43,10 +44,16 @@ impl fmt::Display for Table {
     }
 }
 
-/// One line about where this runs.
+/// One line about what was measured, and where.
 pub fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    format!("punctual {}, {cores} cores, {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+    let model = model.trim_start_matches([' ', '\t', ':']);
+    let redis = Command::new("redis-server").arg("--version").output().map(|told| told.stdout).unwrap_or_default();
+    let redis = String::from_utf8_lossy(&redis).split_whitespace().nth(2).unwrap_or("v=unknown").to_owned();
+    let [version, arch] = [env!("CARGO_PKG_VERSION"), std::env::consts::ARCH];
+    format!("punctual {version}, redis-server {redis}, {cores} cores, {model}, {arch}")
 }
 
 /// The value at `fraction` of the sorted `values`.
