@@ -1,7 +1,7 @@
 //! The SDK's way to the embedded DynamoDB: a call within the process where others have a connection.
 //!
-//! One thread has the database. All requests that wait for it are run one after the other, and share one flush to the
-//! disk before they are answered.
+//! One thread has the database and runs one request after the other. A second one brings what was written to the disk
+//! and answers: all requests that were run while it was at the last flush share the next.
 
 use std::fs::File;
 use std::io;
@@ -29,9 +29,6 @@ use tokio::sync::oneshot;
 const ENDPOINT: &str = "http://in.process";
 const TARGET: &str = "x-amz-target";
 const TARGET_PREFIX: &str = "DynamoDB_20120810.";
-/// Requests that share one flush at most, so that the first does not wait for many others.
-const GROUP: usize = 64;
-
 type Answer = Result<String, DynoxideError>;
 type Run = Box<dyn FnOnce(&Database) -> Answer + Send>;
 
@@ -45,12 +42,21 @@ struct Job {
     answer: oneshot::Sender<Answer>,
 }
 
+/// A request that was run, and waits for the disk.
+struct Done {
+    answer: Answer,
+    wrote: bool,
+    to: oneshot::Sender<Answer>,
+}
+
 impl InProcess {
-    /// Starts the thread that has the database, whose write-ahead log is `log` if it has one. It ends with the last
-    /// client.
+    /// Starts the threads of the database, whose write-ahead log is `log` if it has one. They end with the last client.
     pub fn new(database: Database, log: Option<PathBuf>) -> io::Result<Self> {
         let (sender, jobs) = channel();
-        thread::Builder::new().name("dynamodb".to_owned()).spawn(move || work(&jobs, &database, Log::new(log)))?;
+        let (ran, done) = channel();
+        let thread = |name: &str| thread::Builder::new().name(name.to_owned());
+        thread("dynamodb").spawn(move || work(&jobs, &database, &ran))?;
+        thread("dynamodb-disk").spawn(move || answer(&done, Log::new(log)))?;
         Ok(Self(sender))
     }
 
@@ -148,24 +154,26 @@ where
     }))
 }
 
-fn work(jobs: &Receiver<Job>, database: &Database, mut log: Log) {
-    let mut answers = Vec::with_capacity(GROUP);
-    while let Ok(first) = jobs.recv() {
-        let mut wrote = false;
-        let mut next = Some(first);
-        while let Some(job) = next {
-            wrote |= job.writes;
-            answers.push((job.answer, (job.run)(database)));
-            next = if answers.len() < GROUP { jobs.try_recv().ok() } else { None };
-        }
-        let flushed = if wrote { log.flush() } else { Ok(()) };
-        for (sender, answer) in answers.drain(..) {
+fn work(jobs: &Receiver<Job>, database: &Database, ran: &Sender<Done>) {
+    for job in jobs {
+        let answer = (job.run)(database);
+        // Without the other thread nobody is answered: as with a connection that is cut.
+        let _ = ran.send(Done { answer, wrote: job.writes, to: job.answer });
+    }
+}
+
+/// Reads wait for the disk too: they may have seen what is not there yet.
+fn answer(done: &Receiver<Done>, mut log: Log) {
+    while let Ok(first) = done.recv() {
+        let group: Vec<Done> = std::iter::once(first).chain(done.try_iter()).collect();
+        let flushed = if group.iter().any(|done| done.wrote) { log.flush() } else { Ok(()) };
+        for done in group {
             let answer = match &flushed {
-                Ok(()) => answer,
+                Ok(()) => done.answer,
                 Err(error) => Err(DynoxideError::InternalServerError(format!("the disk: {error}"))),
             };
             // Nobody waits for it any more: as with an answer that is lost on the way.
-            let _ = sender.send(answer);
+            let _ = done.to.send(answer);
         }
     }
 }
@@ -240,11 +248,11 @@ mod tests {
         let path = folder.path().join("file.sqlite3");
         let database = Database::new(path.to_str().expect("UTF-8")).expect("a database");
         let client = client(database, Some(folder.path().join("file.sqlite3-wal"))).await;
-        let writes = (0..GROUP * 3)
-            .map(|number| client.put_item().table_name("things").item("id", S(number.to_string())).send());
+        let writes =
+            (0..200).map(|number| client.put_item().table_name("things").item("id", S(number.to_string())).send());
         let answers = futures::future::join_all(writes).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
         let read = client.scan().table_name("things").send().await.expect("a scan");
-        assert_eq!(read.count() as usize, GROUP * 3);
+        assert_eq!(read.count(), 200);
     }
 }
