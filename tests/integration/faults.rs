@@ -147,7 +147,7 @@ impl Bench {
     }
 
     /// Runs one case; tells the requests that the call made, by store.
-    async fn run(&mut self, case: &Case, name: String) -> Result<[Vec<String>; 2], String> {
+    async fn run(&mut self, case: &Case, name: String) -> Result<[Vec<String>; 2], Wrong> {
         let service = self.service().await;
         let mut run = Run::new(&mut self.world, name);
         run.thorough = false;
@@ -169,10 +169,10 @@ impl Bench {
         self.dynamodb.arm(None);
         self.redis.arm(None);
         if took > LIMIT && !is_tick(call) {
-            return Err(format!("the call took {took:?}"));
+            return Err(Wrong::late(format!("the call took {took:?}")));
         }
         if let Some((status @ (0..=428 | 500), word)) = &done.failure {
-            return Err(format!("the call failed with {status} {word}"));
+            return Err(format!("the call failed with {status} {word}").into());
         }
         run.log.push(format!("BROKEN {step:?} in {took:?}: {:?} {:?}", done.failure, done.events));
         believe_broken(&mut run, &step, &done)?;
@@ -182,7 +182,7 @@ impl Bench {
         run.muddled_until = run.now() + 60_000;
         let failed = has_failed(&done);
         if case.plan.is_none() && failed {
-            return Err("the call failed though nothing was broken".to_owned());
+            return Err(Wrong::late(format!("nothing was broken, but: {:?} {:?}", done.failure, done.events)));
         }
         if failed {
             // The same process, its stores well again; a Redis that has just failed is left alone for a moment.
@@ -200,13 +200,13 @@ impl Bench {
                 }
             }
             if has_failed(&again) {
-                return Err(format!("the repeat failed: {:?} {:?}", again.failure, again.events));
+                return Err(Wrong::late(format!("the repeat failed: {:?} {:?}", again.failure, again.events)));
             }
             // Refused unbroken too; and a redrive that was applied finds no dead task.
             let may_be_refused = ["add other", "add batch", "redrive"].contains(&case.name());
             let refused = |said: &Said| matches!(said, Said::Refused(_));
             if !may_be_refused && again.events.iter().any(|(_, _, said)| refused(said)) {
-                return Err(format!("the repeat was refused: {:?}", again.events));
+                return Err(format!("the repeat was refused: {:?}", again.events).into());
             }
         }
         run.world.redis.run("DEL lock:refresh");
@@ -287,8 +287,27 @@ impl Case {
     }
 }
 
+#[derive(Debug)]
+struct Wrong {
+    what: String,
+    /// A time limit was met, which on a busy machine well stores do too; else a promise that no load excuses.
+    late: bool,
+}
+
+impl Wrong {
+    fn late(what: String) -> Self {
+        Self { what, late: true }
+    }
+}
+
+impl From<String> for Wrong {
+    fn from(what: String) -> Self {
+        Self { what, late: false }
+    }
+}
+
 /// What some cases came to: requests by case, and what went wrong.
-type Outcome = (Case, Result<[Vec<String>; 2], String>);
+type Outcome = (Case, Result<[Vec<String>; 2], Wrong>);
 
 async fn run_all(cases: Vec<Case>, worlds: usize) -> Vec<Outcome> {
     let open = Arc::new(Mutex::new(cases.into_iter().enumerate().collect::<Vec<_>>()));
@@ -304,7 +323,7 @@ async fn run_all(cases: Vec<Case>, worlds: usize) -> Vec<Outcome> {
                 let Some((number, case)) = next else { return };
                 let outcome = bench.run(&case, format!("c{number}")).await;
                 if let Err(error) = &outcome {
-                    println!("{} {case:?}: {error}\n", case.name());
+                    println!("{} {case:?}: {}\n", case.name(), error.what);
                     bench = Bench::new_in_turn(&turn).await;
                 }
                 outcomes.lock().expect("no panic").push((case, outcome));
@@ -331,7 +350,7 @@ async fn break_everything(redis: bool, ticks: bool) -> usize {
         .collect();
     let mut cases = Vec::new();
     let mut wrong = Vec::new();
-    for (case, outcome) in run_all(whole, 2).await {
+    for (case, outcome) in run_all(whole, 1).await {
         match outcome {
             Ok(seen) => {
                 let requests = &seen[usize::from(redis)];
@@ -365,11 +384,12 @@ async fn break_everything(redis: bool, ticks: bool) -> usize {
     let count = cases.len();
     let mut by_operation = BTreeMap::new();
     let mut broken = 0;
+    // What a busy machine made late is tried again on a quieter one: a call can then end before it comes to the step.
     for worlds in [WORLDS, 2, 1] {
         for (case, outcome) in run_all(std::mem::take(&mut cases), worlds).await {
             match outcome {
-                // A call that a busy machine made late can end before it comes to the step: then on a quieter one.
                 Ok(seen) if seen[usize::from(redis)].len() <= case.plan.expect("a plan").step => cases.push(case),
+                Err(wrong) if wrong.late && worlds > 1 => cases.push(case),
                 Ok(_) => {
                     broken += 1;
                     *by_operation.entry(case.name()).or_insert(0) += 1;
