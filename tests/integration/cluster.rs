@@ -410,6 +410,15 @@ fn replication(cluster: &RedisCluster, node: usize, name: &str) -> i64 {
     value.trim().parse().expect("a number")
 }
 
+/// Waits until a master has taken so many more bytes of writes.
+async fn written_to(cluster: &RedisCluster, master: usize, bytes: i64) {
+    let offset = || tokio::task::block_in_place(|| replication(cluster, master, "master_repl_offset:"));
+    let enough = offset() + bytes;
+    while offset() < enough {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_that_loses_writes_loses_no_task() {
     let mut cluster = RedisCluster::start(MASTERS, true);
@@ -422,7 +431,7 @@ async fn a_failover_that_loses_writes_loses_no_task() {
     let replica = MASTERS + failed;
     let mut behind = 0;
     let mut ledger = under_load(&world, &settings, async || {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        written_to(&cluster, failed, 5_000).await;
         tokio::task::block_in_place(|| cluster.cut_off(replica));
         // What is written from here on is lost, ends of leases and new tasks alike.
         while behind < 5_000 {
@@ -432,11 +441,13 @@ async fn a_failover_that_loses_writes_loses_no_task() {
                     - replication(&cluster, replica, "slave_repl_offset:")
             });
         }
-        tokio::task::block_in_place(|| cluster.kill(failed));
-        // Longer than the nodes wait before they call the cluster down.
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
-        tokio::task::block_in_place(|| cluster.promote(replica));
-        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        tokio::task::block_in_place(|| {
+            cluster.kill(failed);
+            cluster.wait_until_missed(failed);
+            cluster.promote(replica);
+        });
+        // The load has found the promoted one.
+        written_to(&cluster, replica, 5_000).await;
     })
     .await;
     ledger.added.extend((0..QUEUES).map(|n| id("early", n)));

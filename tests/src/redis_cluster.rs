@@ -124,6 +124,13 @@ impl RedisCluster {
         self.nodes[node].process = None;
     }
 
+    /// Waits until all other masters have noticed that a node is gone, and serve no more.
+    pub fn wait_until_missed(&self, gone: usize) {
+        for node in (0..self.masters).filter(|node| *node != gone) {
+            self.wait_for(node, "CLUSTER INFO", &["cluster_state:fail"]);
+        }
+    }
+
     /// Makes a replica hear no more from its master, so that a failover to it loses what is written from now on.
     pub fn cut_off(&self, replica: usize) {
         self.run(replica, "CONFIG SET masteruser nobody");

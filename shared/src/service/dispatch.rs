@@ -197,6 +197,10 @@ impl Shift<'_> {
 
     /// Takes due tasks for the free slots and starts them. Returns how many, and when the next one may be due.
     async fn take(&mut self) -> Result<(usize, Option<crate::time::Timestamp>), Error> {
+        // All at once: a busy dispatcher then takes one batch for the slots that became free while it took the last.
+        while let Some(ended) = self.running.try_join_next() {
+            self.note(ended);
+        }
         let slots = self.slots();
         if slots.is_empty() {
             return Ok((0, None));
