@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-lint setup-lambda run test test-soak bench bench-large bench-compare profile lint invoke \
+.PHONY: help setup setup-run setup-lint setup-lambda run test test-soak test-release bench bench-large bench-compare profile lint invoke \
 	sam-local test-sam-local deploy
 
 # Where the Python tools go.
@@ -38,6 +38,9 @@ test-soak: setup ## Tests random histories and crowds for SOAK_SECONDS=600, then
 	@PUNCTUAL_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p tests --test soak soak_ -- --nocapture --test-threads 2
 	@cargo build --quiet -p local
 	@PUNCTUAL_KILLS=50 cargo test -p tests --test integration kill:: -- --nocapture --test-threads 1
+
+test-release: setup ## Starts each release binary under an emulated Lambda Runtime API, and sends it its events
+	@cargo nextest run --release --workspace --test runtime --test handlers
 
 lint: setup-lint ## Checks the template, licences and sources
 	@scripts/lint $(VENV)

@@ -1,6 +1,7 @@
 //! Tests on real stores. Each test has its own redis-server, its own table and its own clock.
 
 mod api_add;
+mod api_add_fields;
 mod api_budget;
 mod api_cancel;
 mod api_common;

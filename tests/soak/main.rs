@@ -4,7 +4,7 @@
 mod crowd;
 #[path = "../integration/faults.rs"]
 mod faults;
-#[path = "../integration/model.rs"]
+#[path = "../integration/model/mod.rs"]
 mod model;
 
 use std::time::{Duration, Instant};
