@@ -5,7 +5,7 @@ use std::time::Instant;
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tracing::{error, info};
+use tracing::{Level, error, info};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{fmt, registry};
@@ -13,7 +13,7 @@ use tracing_subscriber::{fmt, registry};
 use crate::api::Answer;
 use crate::clock::Clock;
 use crate::config::{Config, Environment, TickConfig, WrongVariable};
-use crate::service::Service;
+use crate::service::{BACKLOG_LOG, Service};
 use crate::table;
 
 /// Reads a variable of the process.
@@ -21,9 +21,9 @@ pub fn process_variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// Logs as JSON lines on stdout, by `RUST_LOG` (`info` when unset).
+/// Logs as JSON lines on stdout, by `RUST_LOG` (`info` when unset). What metrics are read from is always logged.
 pub fn log_as_json() -> Result<(), WrongVariable> {
-    let filter = Environment(&process_variable).log_filter("info")?;
+    let filter = Environment(&process_variable).log_filter("info")?.with_target(BACKLOG_LOG, Level::INFO);
     let lines = fmt::layer().json().flatten_event(true).with_target(false).without_time();
     registry().with(lines).with(filter).init();
     Ok(())

@@ -10,8 +10,8 @@ const QUEUES: usize = 12;
 /// Tasks that one round adds to each queue.
 const A_ROUND: usize = 40;
 const ROUNDS: usize = 3;
-/// What Redis has beyond what it uses when empty: about half of what the rounds need.
-const SPARE_BYTES: usize = 250_000;
+/// What Redis has beyond what it uses when empty: rather more than half of what the rounds need.
+const SPARE_BYTES: usize = 320_000;
 
 fn stat(world: &World, section: &str, name: &str) -> usize {
     let info: String = redis::from_redis_value(world.redis.run(&format!("INFO {section}"))).expect("text");
@@ -119,7 +119,8 @@ async fn a_redis_that_evicts_keys_under_load_loses_no_task() {
     let world = World::new().await;
     limit_memory(&world, "allkeys-lru");
     let mut ledger = rounds(&world).await;
-    assert!(stat(&world, "stats", "evicted_keys") > 20, "it was under pressure");
+    let evicted = stat(&world, "stats", "evicted_keys");
+    assert!(evicted > 20, "it was under pressure: {evicted} evicted keys");
     // Everything is due, every lease has ended.
     world.advance(60_000);
     // What is loaded may be evicted at once; but each drained queue makes room, so a few minutes' ticks suffice.

@@ -464,3 +464,31 @@ async fn an_unlimited_number_of_ended_leases_is_recovered_in_one_tick() {
     let tick = TickConfig { budget: Duration::ZERO };
     assert_eq!(world.service.recover(&tick).await.expect("a recovery").ended, 0);
 }
+
+#[tokio::test]
+async fn a_refresh_during_which_redis_was_emptied_does_not_say_that_all_is_loaded() {
+    let world = World::new().await;
+    let index = &world.service.index;
+    assert!(index.lock("refresh", "this one", Duration::from_secs(10)).await.expect("Redis"));
+    assert!(index.holds("refresh", "this one").await.expect("Redis"));
+    assert!(!index.holds("refresh", "another").await.expect("Redis"));
+    world.redis.run("FLUSHALL");
+    assert!(!index.holds("refresh", "this one").await.expect("Redis"));
+}
+
+#[tokio::test]
+async fn recover_drops_what_is_over_from_a_queue_that_nobody_polls() {
+    let world = World::new().await;
+    let cancelled = world.add_many("cancelled", 5, 0).await;
+    for id in &cancelled {
+        world.call("DELETE", &format!("/api/v1/task/cancel/{id}"), Value::Null).await.data();
+        // As if Redis had not been told.
+        world.redis.run(&format!("RPUSH topic:{{t_0.0}} {id}"));
+    }
+    world.redis.run("RPUSH topic:{t_0.0} unknown");
+    world.redis.run("SADD partitions t_0.0");
+    world.advance(3_600_000);
+    assert_eq!(world.get("/api/v1/queues").await.data()[0]["oldestDueAgeMs"], 0, "what is over is not late");
+    assert_eq!(world.recover().await.oldest_due_age_ms, 0);
+    assert_eq!(integer(&world, "EXISTS topic:{t_0.0}"), 0);
+}

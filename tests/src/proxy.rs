@@ -84,6 +84,11 @@ impl Proxy {
     pub fn answers_to_lose(&self) -> usize {
         self.shared.to_lose.load(Ordering::SeqCst)
     }
+
+    /// How many requests are still to be refused.
+    pub fn requests_to_refuse(&self) -> usize {
+        self.shared.to_refuse.lock().expect("no panic").1
+    }
 }
 
 impl Shared {

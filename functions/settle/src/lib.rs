@@ -1,5 +1,6 @@
 //! What moves a task that exists: ack, nack, extend, reschedule, redrive.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use punctual_core::api::{
@@ -119,22 +120,25 @@ async fn redrive_batch(service: &Service, body: &str, now: Timestamp) -> Result<
 
 fn acknowledgement(json: &str) -> Result<(String, String), Error> {
     let fields = Fields::read("acknowledgement", json, &["taskId", "leaseToken"])?;
-    let id: Value = fields.value("taskId", "must be a string or an integer")?.unwrap_or_default();
-    let id = match id {
-        Value::String(id) => id,
-        Value::Number(id) => id.to_string(),
-        _ => return Err(Error::invalid("taskId", "is required: a string or an integer")),
-    };
+    let id = fields
+        .raw("taskId")
+        .and_then(as_sent)
+        .ok_or_else(|| Error::invalid("taskId", "is required: a string or an integer"))?;
     Ok((known_id(&id)?, fields.required_text("leaseToken")?))
 }
 
-fn id_as_sent(item: &RawValue) -> Value {
-    let item: Value = serde_json::from_str(item.get()).unwrap_or_default();
-    match item.get("taskId") {
-        Some(Value::Number(id)) => Value::String(id.to_string()),
-        Some(Value::String(id)) => Value::String(id.clone()),
-        _ => Value::Null,
+/// A text or a number, digit by digit: ids may be integers of any length.
+fn as_sent(id: &RawValue) -> Option<String> {
+    match id.get().as_bytes() {
+        [b'"', ..] => serde_json::from_str(id.get()).ok(),
+        [b'-' | b'0'..=b'9', ..] => Some(id.get().to_owned()),
+        _ => None,
     }
+}
+
+fn id_as_sent(item: &RawValue) -> Option<String> {
+    let item: HashMap<String, &RawValue> = serde_json::from_str(item.get()).ok()?;
+    as_sent(item.get("taskId")?)
 }
 
 /// An id that no task can have is unknown like any other.

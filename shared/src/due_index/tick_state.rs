@@ -30,6 +30,14 @@ impl DueIndex {
         Ok(false)
     }
 
+    /// Whether the lock `tick` is that of `token`. It is not when Redis was emptied since it was taken.
+    pub async fn holds(&self, tick: &str, token: &str) -> Result<bool, Down> {
+        let mut get = cmd("GET");
+        get.arg(keys::lock(tick));
+        let holder: Option<String> = redis::from_redis_value(self.one(Call::Plain(get)).await?).unwrap_or_default();
+        Ok(holder.as_deref() == Some(token))
+    }
+
     /// Releases the lock `tick` if it is still that of `token`.
     pub async fn release(&self, tick: &str, token: &str) -> Result<(), Down> {
         self.one(RELEASE_LOCK.call([keys::lock(tick)], vec![token.to_owned()])).await.map(drop)

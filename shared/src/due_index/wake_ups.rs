@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use redis::aio::PubSubSink;
-use redis::{Client, RedisResult};
+use redis::{Client, RedisResult, Value};
 use tokio::sync::{broadcast, mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::link::REST_AFTER_FAILURE;
@@ -18,6 +18,10 @@ use crate::time::Timestamp;
 
 /// Opening the connection and confirming a subscription may take this long.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_millis(1_000);
+/// A connection that says nothing for so long is asked whether it is still there.
+const QUIET: Duration = Duration::from_secs(10);
+/// Channels that are looked through for those that nobody listens to, at first; then at each doubling.
+const FEW_CHANNELS: usize = 64;
 /// Hints that a slow listener may fall behind; it then looks at once.
 const BACKLOG: usize = 16;
 
@@ -81,7 +85,7 @@ impl WakeUps {
         }
         let (confirmed, confirmation) = oneshot::channel();
         self.request(Request { channel, confirmed });
-        let receiver = tokio::time::timeout(SUBSCRIBE_TIMEOUT, confirmation).await.ok()?.ok()?;
+        let receiver = timeout(SUBSCRIBE_TIMEOUT, confirmation).await.ok()?.ok()?;
         Some(Subscription(receiver))
     }
 
@@ -107,7 +111,7 @@ impl WakeUps {
 async fn listen(clients: Vec<Client>, mut requests: mpsc::UnboundedReceiver<Request>, rest: Arc<Rest>) {
     let mut opened = None;
     for client in clients {
-        if let Ok(Ok(pubsub)) = tokio::time::timeout(SUBSCRIBE_TIMEOUT, client.get_async_pubsub()).await {
+        if let Ok(Ok(pubsub)) = timeout(SUBSCRIBE_TIMEOUT, client.get_async_pubsub()).await {
             opened = Some(pubsub);
             break;
         }
@@ -118,14 +122,21 @@ async fn listen(clients: Vec<Client>, mut requests: mpsc::UnboundedReceiver<Requ
     };
     let (mut sink, mut messages) = pubsub.split();
     let mut listeners = Listeners::new();
+    let mut many = FEW_CHANNELS;
     loop {
-        tokio::select! {
+        let lives = tokio::select! {
             request = requests.recv() => {
                 let Some(request) = request else { return };
-                if let Err(error) = subscribe(&mut sink, &mut listeners, request).await {
-                    debug!(%error, "lost the connection for wake-ups");
-                    return;
+                let mut lives = in_time(subscribe(&mut sink, &mut listeners, request)).await;
+                if listeners.len() > many {
+                    let unheard: Vec<String> = listeners
+                        .extract_if(|_, listener| listener.receiver_count() == 0)
+                        .map(|(channel, _)| channel)
+                        .collect();
+                    lives = lives && (unheard.is_empty() || in_time(sink.unsubscribe(&unheard)).await);
+                    many = FEW_CHANNELS.max(2 * listeners.len());
                 }
+                lives
             }
             message = messages.next() => {
                 let Some(message) = message else { return };
@@ -134,13 +145,22 @@ async fn listen(clients: Vec<Client>, mut requests: mpsc::UnboundedReceiver<Requ
                 let heard = listeners.get(channel).is_some_and(|listener| listener.send(due).is_ok());
                 if !heard {
                     listeners.remove(channel);
-                    if sink.unsubscribe(channel).await.is_err() {
-                        return;
-                    }
                 }
+                heard || in_time(sink.unsubscribe(channel)).await
             }
+            // A host that vanished tells nobody.
+            () = tokio::time::sleep(QUIET) => in_time(sink.ping::<Value>()).await,
+        };
+        if !lives {
+            debug!("lost the connection for wake-ups");
+            return;
         }
     }
+}
+
+/// Whether Redis confirms in time.
+async fn in_time<T>(confirmation: impl Future<Output = RedisResult<T>>) -> bool {
+    matches!(timeout(SUBSCRIBE_TIMEOUT, confirmation).await, Ok(Ok(_)))
 }
 
 async fn subscribe(sink: &mut PubSubSink, listeners: &mut Listeners, request: Request) -> RedisResult<()> {

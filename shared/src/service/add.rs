@@ -29,12 +29,21 @@ pub struct Addition {
     pub digest: String,
 }
 
+/// A task that is stored.
+struct Added {
+    id: String,
+    is_new: bool,
+    /// Where Redis should have it.
+    place: Place,
+}
+
 impl Service {
     /// Stores `additions` and returns, for each, the id and whether it is new. One that has the id of an earlier one
     /// is added after that one.
     pub async fn add(&self, additions: Vec<Addition>, now: Timestamp) -> Vec<Result<(String, bool), Error>> {
         let mut results: Vec<Option<Result<(String, bool), Error>>> = additions.iter().map(|_| None).collect();
         let mut soon: Vec<(Partition, String, Timestamp)> = Vec::new();
+        let mut known: Vec<(Partition, String, Place)> = Vec::new();
         let mut waiting: Vec<(usize, Addition)> = additions.into_iter().enumerate().collect();
         while !waiting.is_empty() {
             let mut ids = HashSet::new();
@@ -44,15 +53,20 @@ impl Service {
             waiting = later;
             let mut writes = futures::stream::iter(round)
                 .map(|(index, addition)| async move {
-                    let (lane, due) = (addition.content.lane(), addition.execute_time);
-                    (index, lane, due, self.add_one(addition, now).await)
+                    let lane = addition.content.lane();
+                    (index, lane, self.add_one(addition, now).await)
                 })
                 .buffer_unordered(WRITES_AT_ONCE);
-            while let Some((index, lane, due, result)) = writes.next().await {
-                if let (Ok((id, true)), Place::Future(due)) = (&result, self.place_of_due(due, now)) {
-                    soon.push((self.partition(lane, id), id.clone(), due));
-                }
-                results[index] = Some(result);
+            while let Some((index, lane, result)) = writes.next().await {
+                results[index] = Some(result.map(|added| {
+                    let partition = self.partition(lane, &added.id);
+                    match added.place {
+                        Place::Future(due) if added.is_new => soon.push((partition, added.id.clone(), due)),
+                        Place::Future(_) => known.push((partition, added.id.clone(), added.place)),
+                        Place::Lease(_) | Place::Nowhere => {}
+                    }
+                    (added.id, added.is_new)
+                }));
             }
         }
         let soon: Vec<(Partition, &str, Timestamp)> =
@@ -60,10 +74,14 @@ impl Service {
         if let Err(error) = self.index.add(&soon).await {
             log_down(&error);
         }
+        // The first call may have died before it told Redis.
+        let known: Vec<(Partition, &str, Place)> =
+            known.iter().map(|(p, id, place)| (p.clone(), id.as_str(), *place)).collect();
+        self.place(&known).await;
         results.into_iter().map(|result| result.expect("every addition was in one round")).collect()
     }
 
-    async fn add_one(&self, addition: Addition, now: Timestamp) -> Result<(String, bool), Error> {
+    async fn add_one(&self, addition: Addition, now: Timestamp) -> Result<Added, Error> {
         let chosen = addition.id.is_none();
         let mut task = Task {
             id: addition.id.unwrap_or_else(random_task_id),
@@ -83,9 +101,13 @@ impl Service {
         };
         for _ in 0..ID_TRIES {
             match self.table.insert(&task, now).await? {
-                Inserted::Created => return Ok((task.id, true)),
+                Inserted::Created => {
+                    return Ok(Added { id: task.id, is_new: true, place: self.place_of_due(task.execute_time, now) });
+                }
                 Inserted::Exists(_) if chosen => task.id = random_task_id(),
-                Inserted::Exists(stored) if stored.digest == task.digest => return Ok((task.id, false)),
+                Inserted::Exists(stored) if stored.digest == task.digest => {
+                    return Ok(Added { id: task.id, is_new: false, place: self.place_of(&stored, now) });
+                }
                 Inserted::Exists(_) => return Err(Error::TaskExists(task.id)),
             }
         }

@@ -109,7 +109,14 @@ impl Shift<'_> {
     async fn work(&mut self, shift_end: Instant) -> Result<(), Error> {
         let mut subscriptions: Vec<Subscription> = Vec::new();
         loop {
-            let (taken, mut next) = self.take().await?;
+            let (taken, mut next) = match self.take().await {
+                Err(error) if !self.single_pass && Instant::now() < shift_end => {
+                    // A store that fails for a moment must not cost the rest of the minute.
+                    warn!(%error, "a dispatcher could not look for tasks; it looks again");
+                    (0, None)
+                }
+                taken => taken?,
+            };
             if self.single_pass {
                 if taken == 0 {
                     match self.running.join_next().await {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
+use tracing::warn;
 
 use super::Service;
 use crate::due_index::Partition;
@@ -69,15 +70,15 @@ pub struct QueueCounts {
     pub oldest_due_age_ms: i64,
 }
 
-/// Whether the stores answer: `ok` or the reason.
+/// Whether the stores answer: `ok` or `not reached`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Health {
     /// The service's version.
     pub version: &'static str,
     /// DynamoDB.
-    pub dynamodb: String,
+    pub dynamodb: &'static str,
     /// Redis.
-    pub redis: String,
+    pub redis: &'static str,
 }
 
 impl Service {
@@ -157,26 +158,29 @@ impl Service {
             queue.scheduled += counts.scheduled;
             queue.ready += counts.ready;
             queue.leased += counts.leased;
-            let head = counts.first_in_topic.and_then(|id| Some(heads.get(&id)?.execute_time));
+            let head = counts.first_in_topic.and_then(|id| heads.get(&id)).filter(|task| !task.status.is_final());
+            let head = head.map(|task| task.execute_time);
             let oldest = head.into_iter().chain(counts.first_due).min();
             let age = oldest.map_or(0, |due| now.ms_since(due).max(0));
             queue.oldest_due_age_ms = queue.oldest_due_age_ms.max(age);
         }
-        let shards = (0..self.table.shards()).map(|shard| self.dead_lanes(shard));
-        for lane in futures::future::try_join_all(shards).await?.into_iter().flatten() {
-            queues.entry((lane.task_type, lane.priority)).or_default().dead += 1;
+        let shards = (0..self.table.shards()).map(|shard| self.dead_by_lane(shard));
+        for (lane, dead) in futures::future::try_join_all(shards).await?.into_iter().flatten() {
+            queues.entry((lane.task_type, lane.priority)).or_default().dead += dead;
         }
         queues.retain(|_, counts| counts.scheduled + counts.ready + counts.leased + counts.dead > 0);
         Ok(queues)
     }
 
-    /// The lane of each dead task in a shard.
-    async fn dead_lanes(&self, shard: u16) -> Result<Vec<Lane>, Error> {
-        let mut lanes = Vec::new();
+    /// How many dead tasks of each lane a shard has.
+    async fn dead_by_lane(&self, shard: u16) -> Result<HashMap<Lane, u64>, Error> {
+        let mut lanes: HashMap<Lane, u64> = HashMap::new();
         let mut after: Option<String> = None;
         loop {
             let page = self.table.page(dead_bucket(shard), after.as_deref(), LAST_TIMESTAMP, ROWS_TO_COUNT).await?;
-            lanes.extend(page.rows.into_iter().map(|row| row.lane));
+            for row in page.rows {
+                *lanes.entry(row.lane).or_default() += 1;
+            }
             after = page.next;
             if after.is_none() {
                 return Ok(lanes);
@@ -186,12 +190,22 @@ impl Service {
 
     /// Asks both stores for a sign of life.
     pub async fn health(&self) -> Health {
-        let word = |result: Result<(), String>| result.map_or_else(|reason| reason, |()| "ok".to_owned());
         let (dynamodb, redis) = tokio::join!(self.table.ping(), self.index.ping());
         Health {
             version: env!("CARGO_PKG_VERSION"),
-            dynamodb: word(dynamodb.map_err(|error| error.to_string())),
-            redis: word(redis.map_err(|error| error.to_string())),
+            dynamodb: sign_of_life("DynamoDB", dynamodb),
+            redis: sign_of_life("Redis", redis),
+        }
+    }
+}
+
+/// Anybody may ask, so the reason of a failure is for the log alone.
+fn sign_of_life<E: std::error::Error>(store: &str, answer: Result<(), E>) -> &'static str {
+    match answer {
+        Ok(()) => "ok",
+        Err(error) => {
+            warn!(store, %error, "no sign of life");
+            "not reached"
         }
     }
 }

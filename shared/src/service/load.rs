@@ -17,6 +17,8 @@ use crate::time::Timestamp;
 
 /// Rows that one request reads from the index.
 const ROWS: i32 = 500;
+/// Conditional writes that are under way at once.
+const WRITES_AT_ONCE: usize = 32;
 /// Shards that are read side by side.
 const SHARDS_AT_ONCE: usize = 4;
 
@@ -119,7 +121,7 @@ impl Service {
                 let lanes: HashMap<&str, &Partition> = rows.iter().map(|(p, id, _)| (*id, p)).collect();
                 let unknown =
                     loaded.unknown.iter().filter_map(|id| Some(((*lanes.get(id.as_str())?).clone(), id.as_str())));
-                report.add(self.reconcile(unknown, states, now).await?);
+                report.add(self.reconcile(unknown.collect(), states, now).await?);
             }
             match page.next {
                 None => return Ok((report, None)),
@@ -133,32 +135,40 @@ impl Service {
     }
 
     /// Puts ids where their state in DynamoDB says that they belong; those without attempts left become dead.
-    pub(super) async fn reconcile<'a>(
+    pub(super) async fn reconcile(
         &self,
-        ids: impl Iterator<Item = (Partition, &'a str)>,
+        ids: Vec<(Partition, &str)>,
         states: States,
         now: Timestamp,
     ) -> Result<LoadReport, Error> {
         let mut report = LoadReport::default();
-        let mut places = Vec::new();
+        // One that is gone, unreadable, or added anew to another lane meanwhile, has no place here.
+        let state = |partition: &Partition, id: &str| states.get(id).filter(|task| task.lane() == partition.lane);
+        let is_spent =
+            |(partition, id): &&(Partition, &str)| state(partition, id).is_some_and(|t| is_exhausted(t, now));
+        let spent: Vec<&str> = ids.iter().filter(is_spent).map(|(_, id)| *id).collect();
+        let writes: Vec<_> = spent.iter().map(|id| self.exhaust(id, now)).collect();
+        let deaths: Vec<Result<bool, Error>> = futures::stream::iter(writes).buffered(WRITES_AT_ONCE).collect().await;
+        let mut deaths: HashMap<&str, Result<bool, Error>> = spent.into_iter().zip(deaths).collect();
+        let (mut places, mut failure) = (Vec::new(), None);
         for (partition, id) in ids {
-            let place = match states.get(id) {
-                Some(task) if task.lane() == partition.lane => {
-                    if is_exhausted(task, now) && self.exhaust(id, now).await? {
-                        report.dead += 1;
-                        Place::Nowhere
-                    } else {
-                        self.place_of(task, now)
-                    }
+            let place = match deaths.remove(id) {
+                Some(Ok(true)) => {
+                    report.dead += 1;
+                    Place::Nowhere
                 }
-                // Gone, unreadable, or added anew to another lane meanwhile.
-                _ => Place::Nowhere,
+                Some(Err(error)) => {
+                    // It stays where it is, for the next tick.
+                    failure = Some(error);
+                    continue;
+                }
+                Some(Ok(false)) | None => state(&partition, id).map_or(Place::Nowhere, |task| self.place_of(task, now)),
             };
             report.loaded += u64::from(place != Place::Nowhere);
             places.push((partition, id, place));
         }
         self.index.place(&places).await.map_err(Error::redis)?;
-        Ok(report)
+        failure.map_or(Ok(report), Err)
     }
 }
 

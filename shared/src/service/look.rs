@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::poll::{PollRequest, Source};
@@ -31,8 +31,11 @@ const CLAIMS_AT_ONCE: usize = 32;
 const PROVISIONAL_LEASE_MS: i64 = 60_000;
 /// Rows that one look into DynamoDB's index reads from each shard at once.
 const INDEX_ROWS: i32 = 100;
-/// How long a look into DynamoDB's index goes on for more.
-const INDEX_TIME: Duration = Duration::from_millis(2_000);
+/// A look begins nothing new after this: what it has taken has to reach the caller.
+const LOOK_TIME: Duration = Duration::from_millis(3_000);
+/// A look that still waits for a store after this goes without that: below a call's time limit, so that no time limit
+/// throws away what is leased already.
+const WAIT_TIME: Duration = Duration::from_millis(4_300);
 /// Rows that such a look reads strongly at once: twice what is wanted, within these bounds.
 const LEAST_CHUNK: usize = 25;
 /// See [`LEAST_CHUNK`]; as many as one BatchGetItem takes.
@@ -47,6 +50,24 @@ pub(super) struct Haul {
     failure: Option<Error>,
     /// When the next task may be due.
     pub next: Option<Timestamp>,
+    started: Instant,
+}
+
+impl Haul {
+    /// Whether nothing more is to be taken.
+    fn is_complete(&self, request: &PollRequest) -> bool {
+        self.tasks.len() == request.most || self.room < TASK_BYTES || self.is_over()
+    }
+
+    /// Whether nothing more is to be begun.
+    fn is_over(&self) -> bool {
+        self.failure.is_some() || self.started.elapsed() >= LOOK_TIME
+    }
+
+    /// When it waits no longer.
+    fn end(&self) -> Instant {
+        self.started + WAIT_TIME
+    }
 }
 
 impl Service {
@@ -58,22 +79,30 @@ impl Service {
 
     /// One look: takes what is due now.
     pub(super) async fn look(&self, request: &PollRequest, size: &impl Fn(&Task) -> usize) -> Result<Haul, Error> {
-        let mut haul = Haul { tasks: Vec::new(), room: ANSWER_BYTES, failure: None, next: None };
-        let complete = match self.look_into_redis(request, size, &mut haul).await {
-            // Having found something, there is no need to know.
-            Ok(()) if !haul.tasks.is_empty() => Ok(true),
-            Ok(()) => self.redis_knows_all_due(&mut haul).await,
-            Err(error) => Err(error),
-        };
-        let complete = complete.unwrap_or_else(|error| {
-            log_down(&error);
-            false
-        });
-        if !complete && haul.tasks.is_empty() && haul.failure.is_none() {
-            // What was taken before a failure is given out: it is leased.
-            if let Err(error) = self.look_into_dynamodb(request, size, &mut haul).await {
-                haul.failure = Some(error);
+        let mut haul =
+            Haul { tasks: Vec::new(), room: ANSWER_BYTES, failure: None, next: None, started: Instant::now() };
+        // Time enough for what ends by the same moment to say so.
+        let end = haul.end() + Duration::from_millis(100);
+        let work = async {
+            let complete = match self.look_into_redis(request, size, &mut haul).await {
+                // Having found something, there is no need to know.
+                Ok(()) if !haul.tasks.is_empty() => Ok(true),
+                Ok(()) => self.redis_knows_all_due(&mut haul).await,
+                Err(error) => Err(error),
+            };
+            let complete = complete.unwrap_or_else(|error| {
+                log_down(&error);
+                false
+            });
+            if !complete && haul.tasks.is_empty() && haul.failure.is_none() {
+                // What was taken before a failure is given out: it is leased.
+                if let Err(error) = self.look_into_dynamodb(request, size, &mut haul).await {
+                    haul.failure = Some(error);
+                }
             }
+        };
+        if timeout_at(end, work).await.is_err() {
+            haul.failure = Some(Error::TooSlow);
         }
         match haul.failure.take() {
             Some(failure) if haul.tasks.is_empty() => Err(failure),
@@ -96,23 +125,21 @@ impl Service {
         }
         let (mut partitions, _) = self.index.partitions().await?;
         partitions.retain(|partition| source.has(&partition.lane));
-        let mut lanes: Vec<Lane>;
-        if let Source::Handlers(_) = source {
-            let heads = self.index.heads(&partitions).await?;
-            let now = self.clock.now();
-            let mut due = Vec::new();
-            for (partition, head) in partitions.into_iter().zip(heads) {
-                match head {
-                    Some(head) if head <= now => due.push((head, partition.lane)),
-                    later => haul.next = haul.next.into_iter().chain(later).min(),
-                }
+        // Only lanes in which something is due: a type may have very many.
+        let heads = self.index.heads(&partitions).await?;
+        let now = self.clock.now();
+        let mut due = Vec::new();
+        for (partition, head) in partitions.into_iter().zip(heads) {
+            match head {
+                Some(head) if head <= now => due.push((head, partition.lane)),
+                later => haul.next = haul.next.into_iter().chain(later).min(),
             }
-            due.sort();
-            lanes = due.into_iter().map(|(_, lane)| lane).collect();
-        } else {
-            lanes = partitions.into_iter().map(|partition| partition.lane).collect();
-            lanes.sort_by_key(|lane| lane.priority);
         }
+        match source {
+            Source::Type(_) => due.sort_by_key(|(_, lane)| lane.priority),
+            _ => due.sort(),
+        }
+        let mut lanes: Vec<Lane> = due.into_iter().map(|(_, lane)| lane).collect();
         let mut seen = HashSet::new();
         lanes.retain(|lane| seen.insert(lane.clone()));
         Ok(lanes)
@@ -132,7 +159,7 @@ impl Service {
             partitions.rotate_left(first);
             for partition in partitions {
                 loop {
-                    if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
+                    if haul.is_complete(request) {
                         return Ok(());
                     }
                     let wanted = request.source.wanted(&lane, request.most, &haul.tasks);
@@ -147,7 +174,10 @@ impl Service {
                     let exhausted = ids.len() + malformed < wanted;
                     let unused = self.claim(request, &partition.lane, Some(&partition), ids, size, haul).await;
                     if !unused.is_empty() {
-                        return self.index.give_back(&partition, &unused).await;
+                        // Those whose return takes too long come back when their provisional lease ends.
+                        return timeout_at(haul.end(), self.index.give_back(&partition, &unused))
+                            .await
+                            .unwrap_or(Ok(()));
                     }
                     if exhausted {
                         break;
@@ -169,6 +199,7 @@ impl Service {
         size: &impl Fn(&Task) -> usize,
         haul: &mut Haul,
     ) -> Vec<String> {
+        let end = haul.end();
         let mut waiting = ids.into_iter().enumerate();
         let mut under_way = FuturesUnordered::new();
         let mut claimed: Vec<(usize, Task)> = Vec::new();
@@ -176,12 +207,12 @@ impl Service {
         loop {
             while under_way.len() < CLAIMS_AT_ONCE
                 && haul.room >= TASK_BYTES * (under_way.len() + 1)
-                && haul.failure.is_none()
+                && !haul.is_over()
                 && let Some((place, id)) = waiting.next()
             {
                 under_way.push(async move {
-                    let result = self.claim_one(request, lane, &id).await;
-                    (place, id, result)
+                    let result = timeout_at(end, self.claim_one(request, lane, &id)).await;
+                    (place, id, result.unwrap_or(Err(Error::TooSlow)))
                 });
             }
             let Some((place, id, result)) = under_way.next().await else {
@@ -219,7 +250,8 @@ impl Service {
             }
             places.push((home, id, *place));
         }
-        self.place(&places).await;
+        // Untold, Redis costs the next poll a claim in vain.
+        let _ = timeout_at(end, self.place(&places)).await;
         waiting.map(|(_, id)| id).collect()
     }
 
@@ -259,12 +291,11 @@ impl Service {
         size: &impl Fn(&Task) -> usize,
         haul: &mut Haul,
     ) -> Result<(), Error> {
-        let stop = Instant::now() + INDEX_TIME;
         let chunk = (2 * request.most).clamp(LEAST_CHUNK, MOST_CHUNK);
         let mut after: Vec<(u16, Option<String>)> = (0..self.table.shards()).map(|shard| (shard, None)).collect();
         // Small pages first: most polls need no more.
         let mut page_rows = i32::try_from(chunk / usize::from(self.table.shards())).unwrap_or(INDEX_ROWS).max(5);
-        loop {
+        while !haul.is_complete(request) {
             let now = self.clock.now();
             let pages = after
                 .iter()
@@ -287,8 +318,7 @@ impl Service {
             }
             for rows in chunks {
                 self.claim_free(request, rows, size, haul).await?;
-                let full = haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES;
-                if full || Instant::now() >= stop {
+                if haul.is_complete(request) {
                     return Ok(());
                 }
             }
@@ -297,6 +327,7 @@ impl Service {
             }
             after = open;
         }
+        Ok(())
     }
 
     /// Claims those of `rows` that are free by a strong read: the index also has what is leased, and it lags.
@@ -314,7 +345,7 @@ impl Service {
             |row: &&Row| states.get(&row.id).is_some_and(|task| task.lease_until.is_none_or(|until| until <= now));
         let mut rows = rows.iter().filter(is_free).peekable();
         while let Some(lane) = rows.peek().map(|row| row.lane.clone()) {
-            if haul.tasks.len() == request.most || haul.failure.is_some() || haul.room < TASK_BYTES {
+            if haul.is_complete(request) {
                 return Ok(());
             }
             let wanted = request.source.wanted(&lane, request.most, &haul.tasks);

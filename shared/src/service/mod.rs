@@ -20,7 +20,7 @@ pub use dispatch::DispatchReport;
 pub use inspect::{Health, ListFilter, Listing, QueueCounts};
 pub use look::ANSWER_BYTES;
 pub use poll::{PollRequest, Source};
-pub use recover::RecoverReport;
+pub use recover::{BACKLOG_LOG, RecoverReport};
 pub use refresh::RefreshReport;
 
 use crate::clock::Clock;

@@ -43,7 +43,7 @@ impl Service {
         if !self.index.lock(TICK, &token, tick.budget + LOCK_MARGIN).await.map_err(Error::redis)? {
             return Ok(RefreshReport { locked: true, ..RefreshReport::default() });
         }
-        let report = self.refresh_locked(tick).await;
+        let report = self.refresh_locked(tick, &token).await;
         // When this fails the lock ends by itself.
         let released = self.index.release(TICK, &token).await;
         let report = report?;
@@ -51,7 +51,7 @@ impl Service {
         Ok(report)
     }
 
-    async fn refresh_locked(&self, tick: &TickConfig) -> Result<RefreshReport, Error> {
+    async fn refresh_locked(&self, tick: &TickConfig, token: &str) -> Result<RefreshReport, Error> {
         let now = self.clock.now();
         let deadline = deadline(tick.budget);
         // First what becomes due: a backlog, however long, must not make that late.
@@ -77,7 +77,8 @@ impl Service {
         load.malformed += malformed as u64;
         // A backlog that is loaded over several ticks does not count: its oldest part is there, and polls that find
         // nothing would all search it.
-        if soon_is_loaded {
+        // Nor does what was loaded before Redis was emptied: the lock went with it.
+        if soon_is_loaded && self.index.holds(TICK, token).await.map_err(Error::redis)? {
             self.index.set_horizon(now.plus_ms(self.config.window_ms)).await.map_err(Error::redis)?;
         }
         Ok(RefreshReport { locked: false, load, promoted, partitions: partitions.len() })

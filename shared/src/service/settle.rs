@@ -115,14 +115,15 @@ impl Service {
             let Some(seen) = self.table.get(id, now).await? else {
                 return Err(Error::NotFound(id.to_owned()));
             };
-            let mut next = match seen.apply(&event, now)? {
-                Applied::Already => return Ok(seen),
-                Applied::Changed(next) => *next,
+            let written = match seen.apply(&event, now)? {
+                // The first call may have died before it told Redis.
+                Applied::Already => Some(seen),
+                Applied::Changed(mut next) => self.table.replace(&seen, &mut next, now).await?.then_some(*next),
             };
-            if self.table.replace(&seen, &mut next, now).await? {
-                let place = self.place_of(&next, now);
-                self.place(&[(self.partition(next.lane(), id), id, place)]).await;
-                return Ok(next);
+            if let Some(task) = written {
+                let place = self.place_of(&task, now);
+                self.place(&[(self.partition(task.lane(), id), id, place)]).await;
+                return Ok(task);
             }
         }
         Err(Error::Throttled(format!("task {id} changes faster than it can be written").into()))

@@ -34,6 +34,8 @@ pub const ATTEMPTS: &str = "attempts";
 pub const VERSION: &str = "version";
 /// The mark of the last write.
 pub const WRITE_ID: &str = "writeId";
+/// The mark of the write that added the task.
+pub const ADD_ID: &str = "addId";
 /// The digest of what was sent.
 pub const DIGEST: &str = "digest";
 /// Epoch milliseconds.

@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::types::{
 
 use super::TaskTable;
 use super::attributes::{
-    ATTEMPTS, BUCKET, EXECUTE_TIME, EXPIRES_AT, FINISHED_AT, LANE, LEASE_TOKEN, LEASE_UNTIL, MAX_ATTEMPTS,
+    ADD_ID, ATTEMPTS, BUCKET, EXECUTE_TIME, EXPIRES_AT, FINISHED_AT, LANE, LEASE_TOKEN, LEASE_UNTIL, MAX_ATTEMPTS,
     RETENTION_SECONDS, STATUS, TASK_ID, UPDATED_AT, VERSION, WAKE, WRITE_ID,
 };
 use super::client::classify;
@@ -54,7 +54,14 @@ impl TaskTable {
             .put_item()
             .table_name(&self.name)
             .set_item(Some(to_item(task, self.shards)))
-            .condition_expression("attribute_not_exists(#taskId) OR #status = :cancelled OR #expiresAt <= :now")
+            // The SDK sends a write again when its answer was lost. Whatever happened to the task in between, cancelled
+            // perhaps, the repeat must not add it anew.
+            .item(ADD_ID, text(&task.write_id))
+            .condition_expression(
+                "attribute_not_exists(#taskId) OR (NOT #addId = :addId AND (#status = :cancelled OR #expiresAt <= :now))",
+            )
+            .expression_attribute_names("#addId", ADD_ID)
+            .expression_attribute_values(":addId", text(&task.write_id))
             .expression_attribute_names("#taskId", TASK_ID)
             .expression_attribute_names("#status", STATUS)
             .expression_attribute_names("#expiresAt", EXPIRES_AT)
@@ -71,13 +78,11 @@ impl TaskTable {
         match error.as_service_error() {
             Some(PutItemError::ConditionalCheckFailedException(refused)) => {
                 let item = refused.item.clone().unwrap_or_default();
-                let stored = from_item(item).map_err(|malformed| Error::Internal(malformed.into()))?;
-                // The SDK sends a write again when its answer was lost: then the task found is our own.
-                if stored.write_id == task.write_id {
-                    Ok(Inserted::Created)
-                } else {
-                    Ok(Inserted::Exists(Box::new(stored)))
+                if item.get(ADD_ID) == Some(&text(&task.write_id)) {
+                    return Ok(Inserted::Created);
                 }
+                let stored = from_item(item).map_err(|malformed| Error::Internal(malformed.into()))?;
+                Ok(Inserted::Exists(Box::new(stored)))
             }
             _ => Err(classify(error)),
         }
