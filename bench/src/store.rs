@@ -11,7 +11,7 @@ use local::EmbeddedDatabase;
 use punctual_core::backoff::Backoff;
 use punctual_core::clock::Clock;
 use punctual_core::table::TaskTable;
-use punctual_core::task::{Content, DEFAULT_MAX_ATTEMPTS, Status, Task, TaskType, random_task_id, random_token};
+use punctual_core::task::{Content, DEFAULT_MAX_ATTEMPTS, Task, TaskType, random_task_id, random_token};
 use tempfile::TempDir;
 
 /// Writes under way at once.
@@ -90,20 +90,5 @@ fn task() -> Task {
         retention_ms: RETENTION_MS,
         timeout_ms: None,
     };
-    Task {
-        id: random_task_id(),
-        content,
-        digest: random_token(),
-        execute_time: now,
-        status: Status::Scheduled,
-        attempts: 0,
-        version: 1,
-        write_id: random_token(),
-        created_at: now,
-        updated_at: now,
-        finished_at: None,
-        lease_until: None,
-        lease_token: None,
-        last_error: None,
-    }
+    Task::new(random_task_id(), content, random_token(), now, now)
 }

@@ -11,6 +11,7 @@ mod api_logs;
 mod api_parameters;
 mod api_poll;
 mod api_settle;
+mod backlog;
 mod clocks;
 mod cluster;
 mod crowd;

@@ -2,7 +2,7 @@
 
 use punctual_core::backoff::Backoff;
 use punctual_core::table::Inserted;
-use punctual_core::task::{Content, DEFAULT_MAX_ATTEMPTS, Status, Task, TaskType};
+use punctual_core::task::{Content, DEFAULT_MAX_ATTEMPTS, Task, TaskType};
 use punctual_core::time::Timestamp;
 use serde_json::json;
 use tests::{World, task};
@@ -18,22 +18,7 @@ fn stored(now: Timestamp) -> Task {
         retention_ms: 604_800_000,
         timeout_ms: None,
     };
-    Task {
-        id: "a".to_owned(),
-        content,
-        digest: "digest".to_owned(),
-        execute_time: now,
-        status: Status::Scheduled,
-        attempts: 0,
-        version: 1,
-        write_id: "this add".to_owned(),
-        created_at: now,
-        updated_at: now,
-        finished_at: None,
-        lease_until: None,
-        lease_token: None,
-        last_error: None,
-    }
+    Task::new("a".to_owned(), content, "digest".to_owned(), now, now)
 }
 
 #[tokio::test]

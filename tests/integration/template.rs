@@ -7,6 +7,7 @@ use local::template::Template;
 use punctual_core::config::{Config, DispatchConfig, Environment, TickConfig};
 use punctual_core::table::attributes::{BUCKET, EXPIRES_AT, INDEX, LANE, TASK_ID, WAKE};
 use serde_json::json;
+use serde_norway::Value;
 use tests::{World, call};
 
 /// The variables that a function reads, by what its `main.rs` calls.
@@ -97,6 +98,57 @@ fn the_table_of_the_template_is_the_one_that_the_code_writes() {
     assert_eq!(index.projection.non_key_attributes, [LANE]);
     let ttl = table.time_to_live_specification.expect("a TTL");
     assert_eq!((ttl.attribute_name.as_str(), ttl.enabled), (EXPIRES_AT, true));
+}
+
+/// The template as it is written.
+fn written() -> Value {
+    serde_norway::from_str(local::template::TEXT).expect("template.yaml is YAML")
+}
+
+/// A text, with or without an intrinsic function around it.
+fn text(value: &Value) -> &str {
+    match value {
+        Value::Tagged(tagged) => text(&tagged.value),
+        value => value.as_str().unwrap_or_default(),
+    }
+}
+
+/// A hidden parameter cannot be left empty in `sam deploy --guided`, and stays in the deployer's files.
+#[test]
+fn secrets_come_from_the_secrets_manager_only() {
+    let template = written();
+    let parameters = template["Parameters"].as_mapping().expect("parameters");
+    let hidden: Vec<&str> =
+        parameters.iter().filter(|(_, it)| it.get("NoEcho").is_some()).filter_map(|(name, _)| name.as_str()).collect();
+    assert!(hidden.is_empty(), "{hidden:?}");
+    for arn in ["RedisUrlSecretArn", "WebhookSecretArn"] {
+        assert_eq!(template["Parameters"][arn]["Default"].as_str(), Some(""), "{arn} can be left out");
+        assert!(local::template::TEXT.contains(&format!("{{{{resolve:secretsmanager:${{{arn}}}}}}}")), "{arn}");
+    }
+}
+
+/// CloudFormation reads a secret again only for a function that changes, and each has the URL of Redis.
+#[test]
+fn every_function_changes_with_the_revision_of_the_secrets() {
+    let template = written();
+    let mut functions = 0;
+    for (name, resource) in template["Resources"].as_mapping().expect("resources") {
+        if resource["Type"].as_str() == Some("AWS::Serverless::Function") {
+            functions += 1;
+            assert!(text(&resource["Properties"]["Description"]).contains("${SecretsRevision}"), "{name:?}");
+        }
+    }
+    assert_eq!(functions, Template::embedded().expect("template.yaml is readable").functions.len());
+}
+
+#[test]
+fn health_is_open_and_so_has_a_low_limit() {
+    let template = written();
+    let api = &template["Resources"]["Api"]["Properties"];
+    assert!(!api["DefinitionBody"]["paths"]["/health"]["x-amazon-apigateway-any-method"].is_null());
+    let health = &api["RouteSettings"]["ANY /health"];
+    assert_eq!(health["ThrottlingRateLimit"].as_u64(), Some(10));
+    assert_eq!(health["ThrottlingBurstLimit"].as_u64(), Some(20));
 }
 
 /// Every sample event is one that its function answers: a good one with success, one named `bad-...` with a 4xx.

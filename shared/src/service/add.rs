@@ -8,7 +8,7 @@ use super::{Service, log_down};
 use crate::due_index::{Partition, Place};
 use crate::error::Error;
 use crate::table::Inserted;
-use crate::task::{Content, Status, Task, random_task_id, random_token};
+use crate::task::{Content, Task, random_task_id};
 use crate::time::Timestamp;
 
 /// Conditional writes of one batch that are under way at once.
@@ -83,22 +83,8 @@ impl Service {
 
     async fn add_one(&self, addition: Addition, now: Timestamp) -> Result<Added, Error> {
         let chosen = addition.id.is_none();
-        let mut task = Task {
-            id: addition.id.unwrap_or_else(random_task_id),
-            content: addition.content,
-            digest: addition.digest,
-            execute_time: addition.execute_time,
-            status: Status::Scheduled,
-            attempts: 0,
-            version: 1,
-            write_id: random_token(),
-            created_at: now,
-            updated_at: now,
-            finished_at: None,
-            lease_until: None,
-            lease_token: None,
-            last_error: None,
-        };
+        let id = addition.id.unwrap_or_else(random_task_id);
+        let mut task = Task::new(id, addition.content, addition.digest, addition.execute_time, now);
         for _ in 0..ID_TRIES {
             match self.table.insert(&task, now).await? {
                 Inserted::Created => {

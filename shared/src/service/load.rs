@@ -17,6 +17,9 @@ use crate::time::Timestamp;
 
 /// Rows that one request reads from the index.
 const ROWS: i32 = 500;
+/// Pages of one shard that tell Redis nothing new before a backlog is left for the next tick: a long one that nobody
+/// takes would otherwise be read whole, each minute.
+const KNOWN_PAGES: u32 = 8;
 /// Conditional writes that are under way at once.
 const WRITES_AT_ONCE: usize = 32;
 /// Shards that are read side by side.
@@ -32,6 +35,8 @@ pub(super) struct Load<'a> {
     pub up_to: Timestamp,
     /// Leases in Redis that end after this are compared with DynamoDB.
     pub doubt_leases_after: Option<Timestamp>,
+    /// Whether it may stop where Redis knows all, and go on there next time.
+    pub in_parts: bool,
     /// When to stop; each shard gets one page all the same.
     pub deadline: Instant,
 }
@@ -104,7 +109,9 @@ impl Service {
         load: &Load<'_>,
     ) -> Result<(LoadReport, Option<String>), Error> {
         let mut report = LoadReport::default();
+        let mut known_pages = 0;
         loop {
+            let before = report;
             let page = self.table.page(pending_bucket(shard), after.as_deref(), load.up_to, ROWS).await?;
             report.read += page.rows.len() as u64;
             report.malformed += u64::from(page.malformed);
@@ -123,9 +130,12 @@ impl Service {
                     loaded.unknown.iter().filter_map(|id| Some(((*lanes.get(id.as_str())?).clone(), id.as_str())));
                 report.add(self.reconcile(unknown.collect(), states, now).await?);
             }
+            let is_news = (report.loaded, report.dead) != (before.loaded, before.dead);
+            known_pages = if is_news { 0 } else { known_pages + 1 };
+            let is_enough = load.in_parts && known_pages >= KNOWN_PAGES;
             match page.next {
                 None => return Ok((report, None)),
-                next if Instant::now() >= load.deadline => {
+                next if is_enough || Instant::now() >= load.deadline => {
                     report.more = true;
                     return Ok((report, next));
                 }

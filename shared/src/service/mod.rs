@@ -2,6 +2,7 @@
 
 mod add;
 mod attempt;
+mod claim;
 mod dispatch;
 mod inspect;
 mod load;
@@ -16,9 +17,9 @@ use std::collections::HashMap;
 use tracing::warn;
 
 pub use add::Addition;
+pub use claim::ANSWER_BYTES;
 pub use dispatch::DispatchReport;
 pub use inspect::{Health, ListFilter, Listing, QueueCounts};
-pub use look::ANSWER_BYTES;
 pub use poll::{PollRequest, Source};
 pub use recover::{BACKLOG_LOG, RecoverReport};
 pub use refresh::RefreshReport;

@@ -71,6 +71,7 @@ impl Service {
                 after: None,
                 up_to: now,
                 doubt_leases_after: Some(now.plus_ms(DOUBT_AFTER_MS)),
+                in_parts: true,
                 deadline,
             })
             .await?;

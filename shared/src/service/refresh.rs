@@ -8,13 +8,18 @@ use crate::config::TickConfig;
 use crate::due_index::Partition;
 use crate::error::Error;
 use crate::task::random_token;
+use crate::time::Timestamp;
 
 /// The lock's name.
 const TICK: &str = "refresh";
 /// The cursor of what becomes due.
 const SOON: &str = "refresh-soon";
-/// The cursor of what is overdue.
+/// The cursor of what became due a moment ago.
+const RECENT: &str = "refresh-recent";
+/// The cursor of what is overdue for longer.
 const OVERDUE: &str = "refresh-overdue";
+/// How long ago that moment may be: longer than from one refresh to the next.
+const RECENT_MS: i64 = 90_000;
 /// How much longer than it may work a holder keeps the lock: time for the last page and the lists.
 const LOCK_MARGIN: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -54,18 +59,20 @@ impl Service {
     async fn refresh_locked(&self, tick: &TickConfig, token: &str) -> Result<RefreshReport, Error> {
         let now = self.clock.now();
         let deadline = deadline(tick.budget);
-        // First what becomes due: a backlog, however long, must not make that late.
-        let soon = self
-            .load(&Load {
-                cursor: SOON,
-                after: Some(now),
-                up_to: now.plus_ms(self.config.window_ms),
-                doubt_leases_after: None,
-                deadline,
-            })
-            .await;
-        let overdue =
-            self.load(&Load { cursor: OVERDUE, after: None, up_to: now, doubt_leases_after: None, deadline }).await;
+        let recent = Timestamp::from_ms((now.as_ms() - RECENT_MS).max(0));
+        let load = |cursor, after, up_to| Load {
+            cursor,
+            after,
+            up_to,
+            doubt_leases_after: None,
+            in_parts: cursor == OVERDUE,
+            deadline,
+        };
+        // First what becomes due: a backlog, however long, must not make that late. Then what became due since the last
+        // refresh, which may have been added since: an older backlog must not make that late either.
+        let soon = self.load(&load(SOON, Some(now), now.plus_ms(self.config.window_ms))).await;
+        let due = self.load(&load(RECENT, Some(recent), now)).await;
+        let overdue = self.load(&load(OVERDUE, None, recent)).await;
         // What Redis has is moved though a shard could not be read.
         let (partitions, malformed) = self.index.partitions().await.map_err(Error::redis)?;
         // A handler's tasks stay where their due times are: the dispatcher serves the longest due lane first.
@@ -73,6 +80,7 @@ impl Service {
         let promoted = self.index.promote(&polled, self.clock.now()).await.map_err(Error::redis)?;
         let mut load = soon?;
         let soon_is_loaded = !load.more;
+        load.add(due?);
         load.add(overdue?);
         load.malformed += malformed as u64;
         // A backlog that is loaded over several ticks does not count: its oldest part is there, and polls that find
