@@ -1,7 +1,8 @@
 //! The SDK's way to the embedded DynamoDB: a call within the process where others have a connection.
 //!
-//! One thread has the database and runs one request after the other. A second one brings what was written to the disk
-//! and answers: all requests that were run while it was at the last flush share the next.
+//! One thread has the database and runs one request after the other, of each caller in turn, so that one with a hundred
+//! tasks in hand does not keep one with a single task waiting for more than a request of its own. A second thread brings
+//! what was written to the disk and answers: all requests that were run while it was at the last flush share the next.
 
 use std::fs::File;
 use std::io;
@@ -24,29 +25,36 @@ use punctual_core::table::connect_to;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
+use tokio::task;
+
+use crate::turns::Turns;
 
 /// What the SDK takes for the address.
 const ENDPOINT: &str = "http://in.process";
 const TARGET: &str = "x-amz-target";
 const TARGET_PREFIX: &str = "DynamoDB_20120810.";
 type Answer = Result<String, DynoxideError>;
-type Run = Box<dyn FnOnce(&Database) -> Answer + Send>;
+type Run = Box<dyn FnOnce(&Database) -> Result<Write, DynoxideError> + Send>;
+/// Writes a response as JSON, which is done where it is awaited: the database's thread has enough to do.
+type Write = Box<dyn FnOnce() -> Answer + Send>;
 
 /// An HTTP client of the SDK that has the database at hand.
 #[derive(Clone, Debug)]
 pub struct InProcess(Sender<Job>);
 
 struct Job {
+    /// The task that asks: each request to the runner, each tick and each handler's run is one of its own.
+    caller: Option<task::Id>,
     run: Run,
     writes: bool,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Result<Write, DynoxideError>>,
 }
 
 /// A request that was run, and waits for the disk.
 struct Done {
-    answer: Answer,
+    answer: Result<Write, DynoxideError>,
     wrote: bool,
-    to: oneshot::Sender<Answer>,
+    to: oneshot::Sender<Result<Write, DynoxideError>>,
 }
 
 impl InProcess {
@@ -94,7 +102,7 @@ impl HttpConnector for InProcess {
         let sent = prepare(&request).map(|(run, writes)| {
             let (answer, answered) = oneshot::channel();
             // A thread that has ended drops the job, and with it the answer's sender.
-            let _ = self.0.send(Job { run, writes, answer });
+            let _ = self.0.send(Job { caller: task::try_id(), run, writes, answer });
             answered
         });
         HttpConnectorFuture::new(async move {
@@ -102,7 +110,7 @@ impl HttpConnector for InProcess {
                 Ok(answered) => answered.await.map_err(|gone| ConnectorError::io(gone.into()))?,
                 Err(refused) => Err(refused),
             };
-            let (status, body) = match answer {
+            let (status, body) = match answer.and_then(|write| write()) {
                 Ok(body) => (200, body),
                 Err(error) => (error.status_code(), error.to_json()),
             };
@@ -144,18 +152,24 @@ fn run<Request, Response>(
 ) -> Result<Run, DynoxideError>
 where
     Request: DeserializeOwned + Send + 'static,
-    Response: Serialize + 'static,
+    Response: Serialize + Send + 'static,
 {
     let request: Request =
         serde_json::from_slice(body).map_err(|error| DynoxideError::SerializationException(error.to_string()))?;
     Ok(Box::new(move |database| {
         let response = operation(database, request)?;
-        serde_json::to_string(&response).map_err(|error| DynoxideError::InternalServerError(error.to_string()))
+        Ok(Box::new(move || {
+            serde_json::to_string(&response).map_err(|error| DynoxideError::InternalServerError(error.to_string()))
+        }) as Write)
     }))
 }
 
 fn work(jobs: &Receiver<Job>, database: &Database, ran: &Sender<Done>) {
-    for job in jobs {
+    let mut turns = Turns::default();
+    while let Some(job) = turns.take().or_else(|| jobs.recv().ok()) {
+        for waiting in jobs.try_iter() {
+            turns.add(waiting.caller, waiting);
+        }
         let answer = (job.run)(database);
         // Without the other thread nobody is answered: as with a connection that is cut.
         let _ = ran.send(Done { answer, wrote: job.writes, to: job.answer });
