@@ -1,8 +1,12 @@
 //! The SDK's way to the embedded DynamoDB: a call within the process where others have a connection.
 //!
 //! One thread has the database and runs one request after the other, of each caller in turn, so that one with a hundred
-//! tasks in hand does not keep one with a single task waiting for more than a request of its own. A second thread brings
-//! what was written to the disk and answers: all requests that were run while it was at the last flush share the next.
+//! tasks in hand does not keep one with a single task waiting for long; what is to be written then shares a commit. A
+//! second thread brings what was written to the disk and answers: all that was done during a flush shares the next.
+
+mod operation;
+mod shared_commit;
+mod turns;
 
 use std::fs::File;
 use std::io;
@@ -22,21 +26,17 @@ use aws_smithy_runtime_api::client::result::ConnectorError;
 use aws_smithy_types::body::SdkBody;
 use dynoxide::{Database, DynoxideError};
 use punctual_core::table::connect_to;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 use tokio::task;
 
-use crate::turns::Turns;
+use self::operation::{Answer, Operation};
+use self::shared_commit::{SharedWrite, commit};
+use self::turns::Turns;
 
 /// What the SDK takes for the address.
 const ENDPOINT: &str = "http://in.process";
-const TARGET: &str = "x-amz-target";
-const TARGET_PREFIX: &str = "DynamoDB_20120810.";
-type Answer = Result<String, DynoxideError>;
-type Run = Box<dyn FnOnce(&Database) -> Result<Write, DynoxideError> + Send>;
-/// Writes a response as JSON, which is done where it is awaited: the database's thread has enough to do.
-type Write = Box<dyn FnOnce() -> Answer + Send>;
+/// Writes that share a commit at most. More of them gain nothing, and a caller waits for all of them.
+const SHARING: usize = 16;
 
 /// An HTTP client of the SDK that has the database at hand.
 #[derive(Clone, Debug)]
@@ -45,16 +45,15 @@ pub struct InProcess(Sender<Job>);
 struct Job {
     /// The task that asks: each request to the runner, each tick and each handler's run is one of its own.
     caller: Option<task::Id>,
-    run: Run,
-    writes: bool,
-    answer: oneshot::Sender<Result<Write, DynoxideError>>,
+    operation: Operation,
+    answer: oneshot::Sender<Answer>,
 }
 
 /// A request that was run, and waits for the disk.
 struct Done {
-    answer: Result<Write, DynoxideError>,
+    answer: Answer,
     wrote: bool,
-    to: oneshot::Sender<Result<Write, DynoxideError>>,
+    to: oneshot::Sender<Answer>,
 }
 
 impl InProcess {
@@ -99,10 +98,10 @@ impl HttpClient for InProcess {
 
 impl HttpConnector for InProcess {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let sent = prepare(&request).map(|(run, writes)| {
+        let sent = Operation::read(&request).map(|operation| {
             let (answer, answered) = oneshot::channel();
             // A thread that has ended drops the job, and with it the answer's sender.
-            let _ = self.0.send(Job { caller: task::try_id(), run, writes, answer });
+            let _ = self.0.send(Job { caller: task::try_id(), operation, answer });
             answered
         });
         HttpConnectorFuture::new(async move {
@@ -110,7 +109,7 @@ impl HttpConnector for InProcess {
                 Ok(answered) => answered.await.map_err(|gone| ConnectorError::io(gone.into()))?,
                 Err(refused) => Err(refused),
             };
-            let (status, body) = match answer.and_then(|write| write()) {
+            let (status, body) = match answer.and_then(|body| body()) {
                 Ok(body) => (200, body),
                 Err(error) => (error.status_code(), error.to_json()),
             };
@@ -120,60 +119,49 @@ impl HttpConnector for InProcess {
     }
 }
 
-/// What a request asks of the database, and whether it writes.
-fn prepare(request: &HttpRequest) -> Result<(Run, bool), DynoxideError> {
-    let operation = request.headers().get(TARGET).and_then(|target| target.strip_prefix(TARGET_PREFIX));
-    let body = request.body().bytes().unwrap_or_default();
-    Ok(match operation.unwrap_or_default() {
-        "PutItem" => (run(body, Database::put_item)?, true),
-        "UpdateItem" => (run(body, Database::update_item)?, true),
-        "DeleteItem" => (run(body, Database::delete_item)?, true),
-        "GetItem" => (run(body, Database::get_item)?, false),
-        "Query" => (run(body, Database::query)?, false),
-        "Scan" => (run(body, Database::scan)?, false),
-        "BatchGetItem" => (run(body, Database::batch_get_item)?, false),
-        "BatchWriteItem" => (run(body, Database::batch_write_item)?, true),
-        "TransactGetItems" => (run(body, Database::transact_get_items)?, false),
-        "TransactWriteItems" => (run(body, Database::transact_write_items)?, true),
-        "CreateTable" => (run(body, Database::create_table)?, true),
-        "DescribeTable" => (run(body, Database::describe_table)?, false),
-        "UpdateTimeToLive" => (run(body, Database::update_time_to_live)?, true),
-        "DescribeTimeToLive" => (run(body, Database::describe_time_to_live)?, false),
-        other => {
-            let reason = format!("the embedded DynamoDB of the runner does not know the operation '{other}'");
-            return Err(DynoxideError::ValidationException(reason));
-        }
-    })
-}
-
-fn run<Request, Response>(
-    body: &[u8],
-    operation: fn(&Database, Request) -> Result<Response, DynoxideError>,
-) -> Result<Run, DynoxideError>
-where
-    Request: DeserializeOwned + Send + 'static,
-    Response: Serialize + Send + 'static,
-{
-    let request: Request =
-        serde_json::from_slice(body).map_err(|error| DynoxideError::SerializationException(error.to_string()))?;
-    Ok(Box::new(move |database| {
-        let response = operation(database, request)?;
-        Ok(Box::new(move || {
-            serde_json::to_string(&response).map_err(|error| DynoxideError::InternalServerError(error.to_string()))
-        }) as Write)
-    }))
-}
-
 fn work(jobs: &Receiver<Job>, database: &Database, ran: &Sender<Done>) {
     let mut turns = Turns::default();
-    while let Some(job) = turns.take().or_else(|| jobs.recv().ok()) {
+    while let Some(first) = turns.take().or_else(|| jobs.recv().ok()) {
         for waiting in jobs.try_iter() {
             turns.add(waiting.caller, waiting);
         }
-        let answer = (job.run)(database);
-        // Without the other thread nobody is answered: as with a connection that is cut.
-        let _ = ran.send(Done { answer, wrote: job.writes, to: job.answer });
+        let next = std::iter::once(first).chain(std::iter::from_fn(|| turns.take())).take(SHARING);
+        let (sharing, mut alone): (Vec<Job>, Vec<Job>) = next.partition(|job| job.operation.shared.is_some());
+        alone.extend(share(sharing, database, ran));
+        for Job { operation, answer, .. } in alone {
+            done(ran, answer, operation.writes, (operation.run)(database));
+        }
     }
+}
+
+/// Does what it can of `jobs` in one commit; returns those that must be done alone.
+fn share(mut jobs: Vec<Job>, database: &Database, ran: &Sender<Done>) -> Vec<Job> {
+    let mut alone = Vec::new();
+    while jobs.len() > 1 {
+        let writes: Vec<&SharedWrite> = jobs.iter().filter_map(|job| job.operation.shared.as_ref()).collect();
+        match commit(database, &writes) {
+            Ok(answers) => {
+                for (job, answer) in jobs.into_iter().zip(answers) {
+                    done(ran, job.answer, true, answer);
+                }
+                return alone;
+            }
+            Err(refused) => {
+                let mut refused = refused.into_iter();
+                let (refused, rest): (Vec<Job>, Vec<Job>) =
+                    jobs.into_iter().partition(|_| refused.next() == Some(true));
+                alone.extend(refused);
+                jobs = rest;
+            }
+        }
+    }
+    alone.extend(jobs);
+    alone
+}
+
+fn done(ran: &Sender<Done>, to: oneshot::Sender<Answer>, wrote: bool, answer: Answer) {
+    // Without the other thread nobody is answered: as with a connection that is cut.
+    let _ = ran.send(Done { answer, wrote, to });
 }
 
 /// Reads wait for the disk too: they may have seen what is not there yet.
