@@ -250,11 +250,15 @@ mod tests {
         let path = folder.path().join("file.sqlite3");
         let database = Database::new(path.to_str().expect("UTF-8")).expect("a database");
         let client = client(database, Some(folder.path().join("file.sqlite3-wal"))).await;
-        let writes =
-            (0..200).map(|number| client.put_item().table_name("things").item("id", S(number.to_string())).send());
-        let answers = futures::future::join_all(writes).await;
-        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        let write = |number: i32| {
+            let put = client.put_item().table_name("things").item("id", S((number / 2).to_string()));
+            put.condition_expression("attribute_not_exists(id)").send()
+        };
+        let answers = futures::future::join_all((0..200).map(write)).await;
+        let refused: Vec<Option<&str>> =
+            answers.iter().filter_map(|answer| answer.as_ref().err()).map(ProvideErrorMetadata::code).collect();
+        assert_eq!(refused, [Some("ConditionalCheckFailedException"); 100], "each id was asked for twice");
         let read = client.scan().table_name("things").send().await.expect("a scan");
-        assert_eq!(read.count(), 200);
+        assert_eq!(read.count(), 100);
     }
 }
