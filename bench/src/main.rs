@@ -26,7 +26,7 @@ struct Arguments {
     #[arg(long, default_value_t = 5_000)]
     tasks: usize,
     /// Tasks of the lateness measurements.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 2_000)]
     late_tasks: usize,
     /// The time over which those are due, in seconds.
     #[arg(long, default_value_t = 60)]
