@@ -4,7 +4,8 @@
 //! - [`template`]: what `template.yaml` says. [`functions`]: the functions that it names.
 //! - `server`: HTTP, as API Gateway does it, with [`routes`], [`event`] and `key`; `local_calls`: what only a runner
 //!   has.
-//! - `database`, `table`, `redis_server`: the stores; [`in_process`]: the way to the first. `ticks`: what runs by the minute.
+//! - `database`, `table`, `redis_server`: the stores; [`in_process`]: the way to the first. `ticks`: what runs by the
+//!   minute.
 //! - [`Options`]: how it is started. [`start()`]: all of it, in order.
 
 mod body;

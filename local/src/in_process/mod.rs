@@ -126,10 +126,11 @@ fn work(jobs: &Receiver<Job>, database: &Database, ran: &Sender<Done>) {
             turns.add(waiting.caller, waiting);
         }
         let next = std::iter::once(first).chain(std::iter::from_fn(|| turns.take())).take(SHARING);
-        let (sharing, mut alone): (Vec<Job>, Vec<Job>) = next.partition(|job| job.operation.shared.is_some());
+        let (sharing, mut alone): (Vec<Job>, Vec<Job>) = next.partition(|job| job.operation.shared().is_some());
         alone.extend(share(sharing, database, ran));
         for Job { operation, answer, .. } in alone {
-            done(ran, answer, operation.writes, (operation.run)(database));
+            let wrote = operation.writes();
+            done(ran, answer, wrote, operation.run(database));
         }
     }
 }
@@ -138,7 +139,7 @@ fn work(jobs: &Receiver<Job>, database: &Database, ran: &Sender<Done>) {
 fn share(mut jobs: Vec<Job>, database: &Database, ran: &Sender<Done>) -> Vec<Job> {
     let mut alone = Vec::new();
     while jobs.len() > 1 {
-        let writes: Vec<&SharedWrite> = jobs.iter().filter_map(|job| job.operation.shared.as_ref()).collect();
+        let writes: Vec<&SharedWrite> = jobs.iter().filter_map(|job| job.operation.shared()).collect();
         match commit(database, &writes) {
             Ok(answers) => {
                 for (job, answer) in jobs.into_iter().zip(answers) {

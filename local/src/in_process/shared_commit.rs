@@ -1,21 +1,23 @@
 //! Writes that share a commit.
 //!
-//! The embedded DynamoDB commits each request by itself, which costs it a third of its time. A transaction of DynamoDB
+//! The embedded DynamoDB commits each request by itself, which is a third of what it does. A transaction of DynamoDB
 //! is one commit, and refuses all of its writes where it refuses one; so those that are refused are left to be asked
 //! for by themselves, and the rest is tried again.
 
 use std::collections::HashMap;
 
 use dynoxide::actions::get_item::GetItemRequest;
+use dynoxide::actions::put_item::PutItemRequest;
 use dynoxide::actions::transact_write_items::{
     TransactPut, TransactUpdate, TransactWriteItem, TransactWriteItemsRequest,
 };
-use dynoxide::actions::update_item::UpdateItemResponse;
+use dynoxide::actions::update_item::{UpdateItemRequest, UpdateItemResponse};
 use dynoxide::types::{CapacityDetail, ConsumedCapacity, TRANSACTIONAL_CAPACITY_FACTOR};
-use dynoxide::{AttributeValue, Database, DynoxideError, Item};
-use serde::Deserialize;
+use dynoxide::{Database, DynoxideError, Item};
 
 use super::operation::{Answer, written};
+
+const TOTAL: &str = "TOTAL";
 
 /// A write that may share its commit.
 #[derive(Debug)]
@@ -35,69 +37,99 @@ enum AnswerWith {
     Old(Vec<String>),
 }
 
-/// A `PutItem` or `UpdateItem` with no more than what a transaction can do, too.
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase", deny_unknown_fields)]
-struct Request {
-    table_name: String,
-    item: Option<Item>,
-    key: Option<Item>,
-    update_expression: Option<String>,
-    condition_expression: Option<String>,
-    expression_attribute_names: Option<HashMap<String, String>>,
-    expression_attribute_values: Option<HashMap<String, AttributeValue>>,
-    return_values: Option<String>,
-    return_consumed_capacity: Option<String>,
-    /// A refused write is asked for again by itself, and answers with this.
-    #[serde(rename = "ReturnValuesOnConditionCheckFailure")]
-    _return_values_on_condition_check_failure: Option<String>,
-}
-
 impl SharedWrite {
-    /// Reads the body of a `PutItem` or `UpdateItem`; `None` where it must have a commit of its own.
-    pub fn read(body: &[u8]) -> Option<Self> {
-        let request: Request = serde_json::from_slice(body).ok()?;
-        let asks_capacity = match request.return_consumed_capacity.as_deref() {
-            None | Some("NONE") => false,
-            Some("TOTAL") => true,
-            _ => return None,
+    /// The same as `request`, or that again where it must have a commit of its own.
+    pub fn put(request: PutItemRequest) -> Result<Self, Box<PutItemRequest>> {
+        let capacity = asks_capacity(request.return_consumed_capacity.as_deref());
+        let is_simple = matches!(request.return_values.as_deref(), None | Some("NONE"))
+            && request.return_item_collection_metrics.is_none()
+            && request.expected.is_none()
+            && request.conditional_operator.is_none();
+        let Some(asks_capacity) = capacity.filter(|_| is_simple) else {
+            return Err(Box::new(request));
         };
-        let returns = request.return_values.as_deref().unwrap_or("NONE");
-        let (write, answer) = match (request.item, request.key, request.update_expression) {
-            (Some(item), None, None) if returns == "NONE" => {
-                let put = TransactPut {
-                    table_name: request.table_name,
-                    item,
-                    condition_expression: request.condition_expression,
-                    expression_attribute_names: request.expression_attribute_names,
-                    expression_attribute_values: request.expression_attribute_values,
-                    return_values_on_condition_check_failure: None,
-                };
-                (TransactWriteItem { put: Some(put), ..TransactWriteItem::default() }, AnswerWith::Nothing)
-            }
-            (None, Some(key), Some(update_expression)) => {
-                let answer = match returns {
-                    "NONE" => AnswerWith::Nothing,
-                    "ALL_NEW" => AnswerWith::New,
-                    "UPDATED_OLD" => {
-                        AnswerWith::Old(targets(&update_expression, request.expression_attribute_names.as_ref()?)?)
-                    }
-                    _ => return None,
-                };
-                let update = TransactUpdate {
-                    table_name: request.table_name,
-                    key,
-                    update_expression,
-                    condition_expression: request.condition_expression,
-                    expression_attribute_names: request.expression_attribute_names,
-                    expression_attribute_values: request.expression_attribute_values,
-                    return_values_on_condition_check_failure: None,
-                };
-                (TransactWriteItem { update: Some(update), ..TransactWriteItem::default() }, answer)
-            }
-            _ => return None,
+        let put = TransactPut {
+            table_name: request.table_name,
+            item: request.item,
+            condition_expression: request.condition_expression,
+            expression_attribute_names: request.expression_attribute_names,
+            expression_attribute_values: request.expression_attribute_values,
+            return_values_on_condition_check_failure: request.return_values_on_condition_check_failure,
         };
-        Some(Self { write, answer, asks_capacity })
+        let write = TransactWriteItem { put: Some(put), ..TransactWriteItem::default() };
+        Ok(Self { write, answer: AnswerWith::Nothing, asks_capacity })
+    }
+
+    /// The same as `request`, or that again where it must have a commit of its own.
+    pub fn update(request: UpdateItemRequest) -> Result<Self, Box<UpdateItemRequest>> {
+        let capacity = asks_capacity(request.return_consumed_capacity.as_deref());
+        let is_simple = request.return_item_collection_metrics.is_none()
+            && request.attribute_updates.is_none()
+            && request.expected.is_none()
+            && request.conditional_operator.is_none();
+        let expression = request.update_expression.as_deref().filter(|_| is_simple);
+        let names = request.expression_attribute_names.as_ref();
+        let answer = match (request.return_values.as_deref(), expression) {
+            (None | Some("NONE"), Some(_)) => Some(AnswerWith::Nothing),
+            (Some("ALL_NEW"), Some(_)) => Some(AnswerWith::New),
+            (Some("UPDATED_OLD"), Some(expression)) => {
+                names.and_then(|names| targets(expression, names)).map(AnswerWith::Old)
+            }
+            _ => None,
+        };
+        let (Some(answer), Some(asks_capacity)) = (answer, capacity) else {
+            return Err(Box::new(request));
+        };
+        let update = TransactUpdate {
+            table_name: request.table_name,
+            key: request.key,
+            update_expression: request.update_expression.unwrap_or_default(),
+            condition_expression: request.condition_expression,
+            expression_attribute_names: request.expression_attribute_names,
+            expression_attribute_values: request.expression_attribute_values,
+            return_values_on_condition_check_failure: request.return_values_on_condition_check_failure,
+        };
+        let write = TransactWriteItem { update: Some(update), ..TransactWriteItem::default() };
+        Ok(Self { write, answer, asks_capacity })
+    }
+
+    /// Does it in a commit of its own.
+    pub fn alone(self, database: &Database) -> Answer {
+        let return_consumed_capacity = self.asks_capacity.then(|| TOTAL.to_owned());
+        if let Some(put) = self.write.put {
+            return database
+                .put_item(PutItemRequest {
+                    table_name: put.table_name,
+                    item: put.item,
+                    condition_expression: put.condition_expression,
+                    expression_attribute_names: put.expression_attribute_names,
+                    expression_attribute_values: put.expression_attribute_values,
+                    return_values_on_condition_check_failure: put.return_values_on_condition_check_failure,
+                    return_consumed_capacity,
+                    ..PutItemRequest::default()
+                })
+                .map(written);
+        }
+        let update = self.write.update.unwrap_or_default();
+        let return_values = match self.answer {
+            AnswerWith::Nothing => None,
+            AnswerWith::New => Some("ALL_NEW".to_owned()),
+            AnswerWith::Old(_) => Some("UPDATED_OLD".to_owned()),
+        };
+        database
+            .update_item(UpdateItemRequest {
+                table_name: update.table_name,
+                key: update.key,
+                update_expression: Some(update.update_expression),
+                condition_expression: update.condition_expression,
+                expression_attribute_names: update.expression_attribute_names,
+                expression_attribute_values: update.expression_attribute_values,
+                return_values_on_condition_check_failure: update.return_values_on_condition_check_failure,
+                return_values,
+                return_consumed_capacity,
+                ..UpdateItemRequest::default()
+            })
+            .map(written)
     }
 
     fn table_name(&self) -> Option<&str> {
@@ -130,6 +162,15 @@ impl SharedWrite {
         let consumed_capacity = capacity.iter().find(of_table).filter(|_| self.asks_capacity).cloned();
         // The answer to a PutItem has no other fields.
         Ok(written(UpdateItemResponse { attributes, consumed_capacity, ..UpdateItemResponse::default() }))
+    }
+}
+
+/// Whether an answer has the consumed capacity; `None` where it is to have more than a sum.
+fn asks_capacity(asked: Option<&str>) -> Option<bool> {
+    match asked {
+        None | Some("NONE") => Some(false),
+        Some(TOTAL) => Some(true),
+        _ => None,
     }
 }
 
@@ -183,116 +224,4 @@ fn alone(capacity: ConsumedCapacity, writes: usize) -> ConsumedCapacity {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::in_process::operation::Operation;
-    use aws_sdk_dynamodb::config::http::HttpRequest;
-    use aws_smithy_types::body::SdkBody;
-    use serde_json::{Value, json};
-
-    fn ask(database: &Database, operation: &str, body: &Value) -> Value {
-        let mut request = HttpRequest::new(SdkBody::from(body.to_string()));
-        request.headers_mut().insert("x-amz-target", format!("DynamoDB_20120810.{operation}"));
-        let read = Operation::read(&request).expect("understood");
-        answered((read.run)(database))
-    }
-
-    fn answered(answer: Answer) -> Value {
-        serde_json::from_str(&answer.and_then(|body| body()).expect("an answer")).expect("JSON")
-    }
-
-    /// Things `a` and `b` of a kind, in a table that has an index by kind.
-    fn things() -> Database {
-        let database = Database::memory().expect("a database");
-        let attribute = |name: &str| json!({"AttributeName": name, "AttributeType": "S"});
-        let key = |name: &str| json!([{"AttributeName": name, "KeyType": "HASH"}]);
-        let index =
-            json!({"IndexName": "kinds", "KeySchema": key("kind"), "Projection": {"ProjectionType": "KEYS_ONLY"}});
-        let table = json!({
-            "TableName": "things", "BillingMode": "PAY_PER_REQUEST", "KeySchema": key("id"),
-            "AttributeDefinitions": [attribute("id"), attribute("kind")], "GlobalSecondaryIndexes": [index],
-        });
-        ask(&database, "CreateTable", &table);
-        for id in ["a", "b"] {
-            let item = json!({"id": {"S": id}, "kind": {"S": "old"}, "size": {"N": "1"}});
-            ask(&database, "PutItem", &json!({"TableName": "things", "Item": item}));
-        }
-        database
-    }
-
-    fn put(id: &str) -> Value {
-        json!({
-            "TableName": "things", "Item": {"id": {"S": id}, "kind": {"S": "new"}},
-            "ConditionExpression": "attribute_not_exists(#id)", "ExpressionAttributeNames": {"#id": "id"},
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD", "ReturnConsumedCapacity": "TOTAL",
-        })
-    }
-
-    fn update(id: &str, expression: &str, returns: &str) -> Value {
-        json!({
-            "TableName": "things", "Key": {"id": {"S": id}}, "UpdateExpression": expression,
-            "ConditionExpression": "attribute_exists(#id)", "ReturnValues": returns, "ReturnConsumedCapacity": "TOTAL",
-            "ExpressionAttributeNames": {"#id": "id", "#size": "size", "#kind": "kind", "#colour": "colour"},
-            "ExpressionAttributeValues": {":one": {"N": "1"}, ":red": {"S": "red"}},
-        })
-    }
-
-    fn read(body: &Value) -> Option<SharedWrite> {
-        SharedWrite::read(body.to_string().as_bytes())
-    }
-
-    const GROWS: &str = "SET #size = #size + :one, #colour = :red REMOVE #kind ";
-
-    #[test]
-    fn answers_are_those_of_commits_of_their_own() {
-        for returns in ["NONE", "ALL_NEW", "UPDATED_OLD"] {
-            let bodies = [put("c"), update("a", GROWS, returns), update("b", GROWS, returns), put("d")];
-            let (together, alone) = (things(), things());
-            let writes: Vec<SharedWrite> = bodies.iter().map(|body| read(body).expect("may share")).collect();
-            let shared = commit(&together, &writes.iter().collect::<Vec<_>>()).expect("written");
-            let mut units = [0.0, 0.0];
-            for (answer, body) in shared.into_iter().zip(&bodies) {
-                let operation = if body.get("Item").is_some() { "PutItem" } else { "UpdateItem" };
-                let answers = [answered(answer), ask(&alone, operation, body)];
-                for (units, answer) in units.iter_mut().zip(&answers) {
-                    *units += answer["ConsumedCapacity"]["CapacityUnits"].as_f64().expect("a number");
-                }
-                assert_eq!(answers[0].get("Attributes"), answers[1].get("Attributes"), "{body}");
-            }
-            assert_eq!(units[0], units[1], "{returns}");
-            let scan = |database| ask(database, "Scan", &json!({"TableName": "things"}));
-            assert_eq!(scan(&together), scan(&alone));
-        }
-    }
-
-    #[test]
-    fn refused_writes_are_told_and_nothing_is_written() {
-        let database = things();
-        let before = ask(&database, "Scan", &json!({"TableName": "things"}));
-        let tried = |bodies: &[Value]| {
-            let writes: Vec<SharedWrite> = bodies.iter().map(|body| read(body).expect("may share")).collect();
-            commit(&database, &writes.iter().collect::<Vec<_>>()).err().expect("refused")
-        };
-        assert_eq!(tried(&[put("c"), put("a"), update("b", GROWS, "NONE")]), [false, true, false]);
-        assert_eq!(tried(&[put("c"), update("nobody", GROWS, "ALL_NEW")]), [false, true]);
-        let twice = [update("a", GROWS, "NONE"), update("a", GROWS, "NONE"), put("c")];
-        assert_eq!(tried(&twice), [true, true, true], "one transaction cannot write an item twice");
-        assert_eq!(ask(&database, "Scan", &json!({"TableName": "things"})), before);
-    }
-
-    #[test]
-    fn what_a_transaction_cannot_do_has_a_commit_of_its_own() {
-        assert!(read(&update("a", GROWS, "UPDATED_OLD")).is_some());
-        for returns in ["ALL_OLD", "UPDATED_NEW"] {
-            assert!(read(&update("a", GROWS, returns)).is_none(), "{returns}");
-        }
-        for expression in ["SET #size.#colour = :red", "SET #size = if_not_exists(#size, :one)", "REMOVE #kind"] {
-            assert!(read(&update("a", expression, "UPDATED_OLD")).is_none(), "{expression}");
-        }
-        for (field, value) in [("Expected", json!({})), ("ReturnItemCollectionMetrics", json!("SIZE"))] {
-            let mut body = put("a");
-            body[field] = value;
-            assert!(read(&body).is_none(), "{field}");
-        }
-    }
-}
+mod tests;
