@@ -12,7 +12,7 @@ use punctual_core::handler::{Context, Handler, HandlerError, Registry};
 use punctual_core::service::Service;
 use punctual_core::task::Lane;
 use serde_json::{Value, json};
-use tests::{RedisCluster, Settings, World, call, ids, sorted_ids};
+use tests::{RedisCluster, Settings, World, call, ids, sorted_ids, until};
 
 /// Types and priorities of the 50 queues.
 const TYPES: usize = 5;
@@ -414,9 +414,7 @@ fn replication(cluster: &RedisCluster, node: usize, name: &str) -> i64 {
 async fn written_to(cluster: &RedisCluster, master: usize, bytes: i64) {
     let offset = || tokio::task::block_in_place(|| replication(cluster, master, "master_repl_offset:"));
     let enough = offset() + bytes;
-    while offset() < enough {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("the master has taken so many writes", async || offset() >= enough).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -429,18 +427,15 @@ async fn a_failover_that_loses_writes_loses_no_task() {
     // The master that knows of all queues, so that all of them feel it.
     let failed = cluster.owner("partitions");
     let replica = MASTERS + failed;
-    let mut behind = 0;
     let mut ledger = under_load(&world, &settings, async || {
         written_to(&cluster, failed, 5_000).await;
         tokio::task::block_in_place(|| cluster.cut_off(replica));
         // What is written from here on is lost, ends of leases and new tasks alike.
-        while behind < 5_000 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            behind = tokio::task::block_in_place(|| {
-                replication(&cluster, failed, "master_repl_offset:")
-                    - replication(&cluster, replica, "slave_repl_offset:")
-            });
-        }
+        let offset = |node, name| tokio::task::block_in_place(|| replication(&cluster, node, name));
+        until("the replica is behind", async || {
+            offset(failed, "master_repl_offset:") - offset(replica, "slave_repl_offset:") >= 5_000
+        })
+        .await;
         tokio::task::block_in_place(|| {
             cluster.kill(failed);
             cluster.wait_until_missed(failed);

@@ -1,7 +1,7 @@
 //! Two of everything at once, some of them dying: the ledger of what was given out is checked task by task.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,8 @@ use punctual_core::error::Error;
 use punctual_core::handler::{Context, Handler, HandlerError, Registry};
 use punctual_core::service::Service;
 use serde_json::{Value, json};
-use tests::{Reply, Settings, World, call};
+use tests::{Patience, Reply, Settings, World, call};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// Tasks of each crowd in `make test`.
@@ -21,6 +22,8 @@ const CONSUMERS: usize = 8;
 const LEASE_SECONDS: i64 = 30;
 /// One task in so many is run by a handler.
 const HANDLED_EACH: usize = 5;
+/// A call that found no store comes again after this.
+const AGAIN: Duration = Duration::from_millis(100);
 /// A crowd that is not done after this never will be.
 const PATIENCE: Duration = Duration::from_secs(150);
 
@@ -104,12 +107,21 @@ fn unless_unavailable<T>(result: Result<T, Error>) {
 
 /// A call that is repeated until a store has answered, as clients do.
 async fn patient(service: &Service, path: &str, body: Value) -> Reply {
+    let patience = Patience::new("an answer of a store", AGAIN);
     loop {
         let reply = call(service, "POST", path, body.clone()).await;
         if reply.status != 503 {
             return reply;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        patience.look_again().await;
+    }
+}
+
+/// Lets `ms` milliseconds of the service's clock pass, or the rest of the test.
+async fn pause(service: &Service, ms: i64, stop: &mut watch::Receiver<bool>) {
+    tokio::select! {
+        () = service.clock.sleep_until(service.clock.now().plus_ms(ms)) => {}
+        _ = stop.wait_for(|stop| *stop) => {}
     }
 }
 
@@ -142,15 +154,15 @@ async fn produce(service: Arc<Service>, from: usize, tasks: usize, queues: usize
     }
 }
 
-async fn consume(service: Arc<Service>, ledger: Arc<Ledger>, queues: usize, stop: Arc<AtomicBool>) {
-    while !stop.load(Ordering::SeqCst) {
+async fn consume(service: Arc<Service>, ledger: Arc<Ledger>, queues: usize, mut stop: watch::Receiver<bool>) {
+    while !*stop.borrow() {
         let queue = queue_of(rand::random_range(0..queues), queues);
         let path = if rand::random() { format!("{queue}/0") } else { queue };
         let body = json!({"max": rand::random_range(1..20), "leaseSeconds": LEASE_SECONDS});
         let reply = patient(&service, &format!("/api/v1/task/poll/{path}"), body).await;
         let tasks = reply.data().as_array().expect("an array").clone();
         if tasks.is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            pause(&service, 500, &mut stop).await;
         }
         let leased: Vec<usize> = tasks.iter().map(|task| ledger.given(task)).collect();
         // One in ten dies here with all that it holds.
@@ -191,48 +203,51 @@ pub async fn crowd(tasks: usize, queues: usize) {
     let world = World::new().await;
     let other = world.another(Clock::Manual(world.clock.clone()), &Settings::default()).await;
     let processes = [world.service.clone(), other];
-    let (ledger, stop) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));
+    let ledger = Arc::new(Ledger::default());
+    let (stop, stopped) = watch::channel(false);
     let process = |n: usize| processes[n % 2].clone();
     let mut crowd = JoinSet::new();
     for n in 0..PRODUCERS {
         crowd.spawn(produce(process(n), n, tasks, queues));
     }
     for n in 0..CONSUMERS {
-        crowd.spawn(consume(process(n), ledger.clone(), queues, stop.clone()));
+        crowd.spawn(consume(process(n), ledger.clone(), queues, stopped.clone()));
     }
     for n in 0..2 {
-        let (service, tick, ended) = (process(n), world.tick(), stop.clone());
+        let (service, tick, mut stop) = (process(n), world.tick(), stopped.clone());
         crowd.spawn(async move {
-            while !ended.load(Ordering::SeqCst) {
+            while !*stop.borrow() {
                 unless_unavailable(refresh::handle(&service, &tick).await);
-                tokio::time::sleep(Duration::from_millis(rand::random_range(50..300))).await;
+                pause(&service, rand::random_range(1_000..8_000), &mut stop).await;
             }
         });
-        let (service, tick, ended) = (process(n), world.tick(), stop.clone());
+        let (service, tick, mut stop) = (process(n), world.tick(), stopped.clone());
         crowd.spawn(async move {
-            while !ended.load(Ordering::SeqCst) {
+            while !*stop.borrow() {
                 unless_unavailable(recover::handle(&service, &tick).await);
-                tokio::time::sleep(Duration::from_millis(rand::random_range(50..300))).await;
+                pause(&service, rand::random_range(1_000..8_000), &mut stop).await;
             }
         });
-        let (service, ledger, ended) = (process(n), ledger.clone(), stop.clone());
+        let (service, ledger, mut stop) = (process(n), ledger.clone(), stopped.clone());
         crowd.spawn(async move {
             let registry = Registry::default().with(Noting(ledger, service.clone())).expect("one handler");
             let config = DispatchConfig { shift: Duration::ZERO, concurrency: 16 };
-            while !ended.load(Ordering::SeqCst) {
+            while !*stop.borrow() {
                 unless_unavailable(dispatch::handle(&service, &registry, &config).await);
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                pause(&service, 500, &mut stop).await;
             }
         });
     }
+    // The clock goes 25 times as fast as the wall's.
+    let mut beat = tokio::time::interval(Duration::from_millis(20));
     while ledger.done.load(Ordering::SeqCst) < tasks {
         if started.elapsed() > PATIENCE.max(Duration::from_millis(20 * tasks as u64)) {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        beat.tick().await;
         world.advance(500);
     }
-    stop.store(true, Ordering::SeqCst);
+    stop.send_replace(true);
     while let Some(ended) = crowd.join_next().await {
         ended.expect("no panic");
     }

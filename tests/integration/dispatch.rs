@@ -11,7 +11,7 @@ use punctual_core::handler::{Context, Handler, HandlerError, Registry};
 use punctual_core::service::DispatchReport;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tests::{Settings, World, call};
+use tests::{Settings, World, call, until};
 use tokio::sync::Notify;
 
 const PASS: DispatchConfig = DispatchConfig { shift: Duration::ZERO, concurrency: 16 };
@@ -220,7 +220,7 @@ async fn scenario_20_a_handler_that_kills_the_process_ends_dead_after_its_attemp
         let shift = pass(&world, &registry);
         tokio::select! {
             _ = shift => panic!("the handler hangs"),
-            () = until(|| handler.attempts("killer") > before) => {}
+            () = until("an attempt of the killer", async || handler.attempts("killer") > before) => {}
         }
         world.advance(30_000);
         world.recover().await;
@@ -255,7 +255,7 @@ async fn a_task_cancelled_while_it_runs_is_not_retried() {
     let registry = handler.registry();
     let shift = pass(&world, &registry);
     let cancel = async {
-        until(|| handler.attempts("x") == 1).await;
+        until("the attempt", async || handler.attempts("x") == 1).await;
         assert_eq!(world.call("POST", "/api/v1/task/cancel/x", Value::Null).await.data(), true);
         handler.gate.notify_one();
     };
@@ -318,7 +318,7 @@ async fn a_slow_handler_does_not_hold_up_another_one() {
     let config = DispatchConfig { shift: Duration::ZERO, concurrency: 4 };
     tokio::select! {
         _ = dispatch::handle(&world.service, &registry, &config) => panic!("the slow ones hang"),
-        () = until(|| done.load(Ordering::SeqCst) == 50) => {}
+        () = until("all are done", async || done.load(Ordering::SeqCst) == 50) => {}
     }
 }
 
@@ -332,13 +332,13 @@ async fn a_shift_runs_what_is_added_while_it_works_and_ends_in_time() {
         for n in 0..5 {
             let id = format!("t{n}");
             world.add(pushed(&id, "")).await;
-            until(|| handler.attempts(&id) == 1).await;
+            until("the attempt", async || handler.attempts(&id) == 1).await;
         }
         let mut later = pushed("later", "");
         later["delay"] = json!(60_000);
         world.add(later).await;
         world.advance(60_000);
-        until(|| handler.attempts("later") == 1).await;
+        until("the later one's attempt", async || handler.attempts("later") == 1).await;
     };
     let (report, ()) = tokio::join!(shift, add);
     assert_eq!(report.expect("a shift").succeeded, 6);
@@ -362,7 +362,7 @@ async fn the_lease_is_extended_while_a_handler_runs_so_nobody_else_starts_it() {
     let registry = handler.registry();
     let shift = pass(&world, &registry);
     let others = async {
-        until(|| handler.attempts("long") == 1).await;
+        until("the long one's attempt", async || handler.attempts("long") == 1).await;
         // Three leases long; each step is less than what is left of the lease that was just extended.
         for _ in 0..5 {
             world.advance(200);
@@ -397,15 +397,8 @@ async fn poison_that_fails_at_once_again_and_again_does_not_starve_healthy_tasks
     let config = DispatchConfig { shift: Duration::ZERO, concurrency: 1 };
     tokio::select! {
         _ = dispatch::handle(&service, &registry, &config) => panic!("the poison has attempts left"),
-        () = until(|| (0..20).all(|n| handler.attempts(&format!("well{n}")) == 1)) => {}
+        () = until("an attempt of each healthy task", async || (0..20).all(|n| handler.attempts(&format!("well{n}")) == 1)) => {}
     }
     let most = (0..20).map(|n| handler.attempts(&format!("poison{n}"))).max();
     assert!(most <= Some(3), "{most:?} attempts of one poison task came before a healthy one's first");
-}
-
-/// Waits until `holds`, looking again and again; the test runner's own limit bounds it.
-async fn until(holds: impl Fn() -> bool) {
-    while !holds() {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }

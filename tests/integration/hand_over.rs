@@ -10,7 +10,7 @@ use punctual_core::config::DispatchConfig;
 use punctual_core::handler::{Context, Handler, HandlerError, Registry};
 use punctual_core::table::connect_to;
 use serde_json::{Value, json};
-use tests::{World, create_table};
+use tests::{World, create_table, until};
 
 /// Adds one to a counter and ends the task, in one transaction; then dies, now and then.
 struct Count {
@@ -72,13 +72,11 @@ async fn an_effect_in_the_tasks_own_transaction_happens_exactly_once_whenever_th
         for round in 0..4 {
             let done = async {
                 // Dies once the run is where it hangs: before its transaction, or after it.
-                loop {
+                until("the run hangs", async || {
                     let begun = runs.load(Ordering::SeqCst) > round;
-                    if begun && (round < die_before || (die_after && hits(&client).await == "1")) {
-                        return;
-                    }
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
+                    begun && (round < die_before || (die_after && hits(&client).await == "1"))
+                })
+                .await;
             };
             tokio::select! {
                 report = dispatch::handle(&world.service, &registry, &config) => {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use punctual_core::clock::Clock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tests::{RedisServer, Watched, free_port};
+use tests::{Patience, RedisServer, Watched, free_port};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -217,8 +217,9 @@ impl Clients {
                 });
             }
             tokio::time::sleep(Duration::from_millis(30)).await;
+            let patience = Patience::new("fewer open tasks", Duration::from_millis(10));
             while self.producing.load(Ordering::SeqCst) && self.ledger().open().len() > MOST_OPEN {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                patience.look_again().await;
             }
         }
     }

@@ -8,6 +8,7 @@ mod redis_server;
 pub mod reference;
 pub mod role;
 mod runner;
+mod until;
 mod watched;
 mod world;
 
@@ -16,5 +17,6 @@ pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 pub use runner::Runner;
+pub use until::{Patience, until};
 pub use watched::{Watched, free_port};
 pub use world::{Reply, START_MS, Settings, World, call, call_event, create_table, event, ids, sorted_ids, task};
