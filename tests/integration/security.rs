@@ -138,7 +138,8 @@ fn every_test_that_a_page_names_exists() {
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let file = std::fs::File::open(&path).expect("a source");
                 let lines = BufReader::new(file).lines().map_while(Result::ok);
-                let named = if path.ends_with("mod.rs") { path.parent() } else { Some(path.as_path()) };
+                let is_of_folder = path.ends_with("mod.rs") || path.ends_with("tests.rs");
+                let named = if is_of_folder { path.parent() } else { Some(path.as_path()) };
                 let module = named.and_then(Path::file_stem).expect("a name").to_string_lossy().into_owned();
                 for line in lines.filter(|line| line.contains("fn ")) {
                     let name = line.split_once("fn ").expect("filtered").1.split(['(', '<']).next().expect("a name");
