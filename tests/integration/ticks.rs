@@ -112,20 +112,32 @@ async fn a_tick_without_time_does_a_page_of_each_shard_says_so_and_the_next_goes
         let (mut loaded, mut runs) = (0, 0);
         loop {
             let load = if tick == "refresh" { world.refresh().await.load } else { world.recover().await.load };
-            assert!(load.read <= 1_000, "{load:?}");
+            assert!(load.read <= 200, "{load:?}");
             loaded += load.loaded;
             runs += 1;
             assert_eq!(world.redis.keys().iter().any(|key| key.starts_with("cursor:")), load.more);
             if !load.more {
                 break;
             }
-            assert!(runs < 10);
+            assert!(runs < 20, "shards of different lengths are done at some time: {load:?}");
         }
         assert!(runs >= 3, "{runs}");
         let in_list = integer(&world, "LLEN topic:{t_0.0}") + integer(&world, "ZCARD future:{t_0.0}");
         assert_eq!(in_list, COUNT as i64, "{tick}");
         assert!(loaded >= (COUNT - TOPIC_LIMIT) as u64, "{tick}: {loaded}");
     }
+}
+
+#[tokio::test]
+async fn what_takes_several_ticks_to_load_is_all_loaded_and_promises_nothing_of_what_came_meanwhile() {
+    let world = World::with(Settings { tick_budget: Duration::ZERO, index_shards: 1, ..Settings::default() }).await;
+    world.import_many("a", 250, 200_000).await;
+    world.redis.run("FLUSHALL");
+    for more in [true, true, false] {
+        assert_eq!(world.refresh().await.load.more, more);
+        assert_eq!(integer(&world, "EXISTS horizon"), 0, "the first ticks' part may have grown since");
+    }
+    assert_eq!(integer(&world, "ZCARD future:{t_0.0}"), 250);
 }
 
 #[tokio::test]

@@ -15,11 +15,12 @@ use crate::table::attributes::{last_wake_key, pending_bucket};
 use crate::task::Task;
 use crate::time::Timestamp;
 
-/// Rows that one request reads from the index.
-const ROWS: i32 = 500;
+/// Rows that one request reads from the index: few enough that nobody else waits long behind it, in Redis or where a small
+/// DynamoDB runs beside it.
+const ROWS: i32 = 100;
 /// Pages of one shard that tell Redis nothing new before a backlog is left for the next tick: a long one that nobody
 /// takes would otherwise be read whole, each minute.
-const KNOWN_PAGES: u32 = 8;
+const KNOWN_PAGES: u32 = 40;
 /// Conditional writes that are under way at once.
 const WRITES_AT_ONCE: usize = 32;
 /// Shards that are read side by side.
@@ -55,6 +56,9 @@ pub struct LoadReport {
     pub malformed: u64,
     /// Whether the work was cut short; the next tick goes on from there.
     pub more: bool,
+    /// Whether it went on from where an earlier tick was cut short: what that one did is not up to date.
+    #[serde(skip)]
+    pub resumed: bool,
 }
 
 impl LoadReport {
@@ -65,35 +69,43 @@ impl LoadReport {
         self.dead += other.dead;
         self.malformed += other.malformed;
         self.more |= other.more;
+        self.resumed |= other.resumed;
     }
 }
 
 impl Service {
-    /// Loads every shard, oldest first; one that was cut short last time goes on from there.
+    /// Loads every shard, oldest first; or, where that was cut short last time, the shards that are not done, each from
+    /// where it was: one that is done has to wait for them, or they might wait for it each time.
     pub(super) async fn load(&self, load: &Load<'_>) -> Result<LoadReport, Error> {
         let cursor = self.index.cursor(load.cursor).await.map_err(Error::redis)?;
+        let resumed = !cursor.is_empty();
+        let shards: Vec<(u16, Option<String>)> = if resumed {
+            cursor.into_iter().map(|(shard, wake)| (shard, Some(wake))).collect()
+        } else {
+            (0..self.table.shards()).map(|shard| (shard, None)).collect()
+        };
         let first = load.after.map(last_wake_key);
-        let mut shards = futures::stream::iter(0..self.table.shards())
-            .map(|shard| {
-                let after = cursor.get(&shard).cloned().max(first.clone());
+        let mut shards = futures::stream::iter(shards)
+            .map(|(shard, wake)| {
+                let after = wake.max(first.clone());
                 async move { (shard, self.load_shard(shard, after, load).await) }
             })
             .buffer_unordered(SHARDS_AT_ONCE);
-        let mut report = LoadReport::default();
-        let mut next_cursor = HashMap::new();
+        let mut report = LoadReport { resumed, ..LoadReport::default() };
+        let mut open = HashMap::new();
         let mut failure = None;
         while let Some((shard, loaded)) = shards.next().await {
-            // A shard that fails, throttled or not reached, holds up no other one.
+            // A shard that fails, throttled or not reached, holds up no other one, now or in the next tick.
             match loaded {
                 Ok((part, next)) => {
                     report.add(part);
-                    next_cursor.extend(next.map(|wake| (shard, wake)));
+                    open.extend(next.map(|wake| (shard, wake)));
                 }
                 Err(error) => failure = Some(error),
             }
         }
-        if !cursor.is_empty() || !next_cursor.is_empty() {
-            self.index.set_cursor(load.cursor, &next_cursor).await.map_err(Error::redis)?;
+        if resumed || !open.is_empty() {
+            self.index.set_cursor(load.cursor, &open).await.map_err(Error::redis)?;
         }
         match failure {
             Some(error) => Err(error),

@@ -79,7 +79,7 @@ impl Service {
         let polled: Vec<Partition> = partitions.iter().filter(|p| p.lane.handler.is_none()).cloned().collect();
         let promoted = self.index.promote(&polled, self.clock.now()).await.map_err(Error::redis)?;
         let mut load = soon?;
-        let soon_is_loaded = !load.more;
+        let soon_is_loaded = !load.more && !load.resumed;
         load.add(due?);
         load.add(overdue?);
         load.malformed += malformed as u64;
