@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_timer::Delay;
 use tokio::sync::watch;
 
 use crate::time::Timestamp;
@@ -19,10 +20,7 @@ impl Clock {
     /// The moment that this clock shows.
     pub fn now(&self) -> Timestamp {
         match self {
-            Clock::System => {
-                let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-                Timestamp::from_ms(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
-            }
+            Clock::System => Timestamp::from_ms(i64::try_from(since_epoch().as_millis()).unwrap_or(i64::MAX)),
             Clock::Manual(clock) => *clock.now.borrow(),
         }
     }
@@ -31,8 +29,10 @@ impl Clock {
     pub async fn sleep_until(&self, moment: Timestamp) {
         match self {
             Clock::System => {
-                let ms = u64::try_from(moment.ms_since(self.now())).unwrap_or(0);
-                tokio::time::sleep(Duration::from_millis(ms)).await;
+                // Tokio's timers count in whole milliseconds and round up, more than once.
+                while let Some(left) = until(moment) {
+                    Delay::new(left).await;
+                }
             }
             Clock::Manual(clock) => {
                 let mut now = clock.now.subscribe();
@@ -41,6 +41,16 @@ impl Clock {
             }
         }
     }
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
+/// How long the machine's clock has to go until it shows `moment`; `None` when it does.
+fn until(moment: Timestamp) -> Option<Duration> {
+    let moment = Duration::from_millis(u64::try_from(moment.as_ms()).unwrap_or(0));
+    moment.checked_sub(since_epoch()).filter(|left| !left.is_zero())
 }
 
 /// A clock for tests, ours and those of the people who use the runner.
@@ -81,5 +91,15 @@ mod tests {
         manual.advance(1);
         sleeper.await.expect("the sleeper ends");
         assert_eq!(clock.now().as_ms(), 1_500);
+    }
+
+    #[tokio::test]
+    async fn a_sleeper_on_the_machine_s_clock_never_wakes_before_its_moment() {
+        let clock = Clock::System;
+        for ms in [-5, 0, 1, 2, 3, 5, 8] {
+            let moment = clock.now().plus_ms(ms);
+            clock.sleep_until(moment).await;
+            assert!(clock.now() >= moment, "{ms}");
+        }
     }
 }

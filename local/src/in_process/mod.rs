@@ -35,8 +35,8 @@ use self::turns::Turns;
 
 /// What the SDK takes for the address.
 const ENDPOINT: &str = "http://in.process";
-/// Writes that share a commit at most. More of them gain nothing, and a caller waits for all of them.
-const SHARING: usize = 16;
+/// Writes that share a commit at most. More of them gain little, and a caller waits for all of them.
+const SHARING: usize = 8;
 
 /// An HTTP client of the SDK that has the database at hand.
 #[derive(Clone, Debug)]
