@@ -1,7 +1,10 @@
 //! One hot second: very many tasks of one queue due in the same instant, and another queue that must not feel it.
+//!
+//! The same queue in a runner of its own, with stores of its own, tells what of its lateness comes from a machine that has
+//! no processor to spare, and what from the runner that the two share.
 
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bench::client::{Caller, now_ms};
@@ -39,26 +42,13 @@ pub async fn measure(tasks: usize) -> Table {
     assert!((now_ms() as i64) < due, "adding took longer than was reckoned");
 
     // From the hot instant on, for as long as it may last.
-    let (hot, other) = (Receipts::default(), Receipts::default());
+    let of_its_own = Runner::start(&[("QUEUE_PARTITIONS", PARTITIONS)]);
+    let (beside, apart) = (Other::start(runner.url()), Other::start(of_its_own.url()));
+    let hot = Receipts::default();
     let mut running = JoinSet::new();
     for _ in 0..CONSUMERS {
         running.spawn(consume(Caller::connect(runner.url()).await, "hot", BATCH, hot.clone()));
     }
-    let (stop, stopped) = oneshot::channel::<()>();
-    let elsewhere = thread::spawn({
-        let (url, other) = (runner.url().to_owned(), other.clone());
-        // These stand for people elsewhere: they do not wait for the hot queue's consumers, only for the runner.
-        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-        move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = consume(Caller::connect(&url).await, "other", 1, other) => {}
-                    () = add_others(Caller::connect(&url).await) => {}
-                    _ = stopped => {}
-                }
-            });
-        }
-    });
     let mut shown = tokio::time::Instant::now();
     while hot.lock().expect("not poisoned").len() < tasks {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -68,8 +58,7 @@ pub async fn measure(tasks: usize) -> Table {
         }
     }
     running.shutdown().await;
-    drop(stop);
-    elsewhere.join().expect("the other queue is served");
+    let (beside, apart) = (beside.stop(), apart.stop());
 
     let hot: Vec<f64> = hot.lock().expect("not poisoned").iter().map(|(received, due)| received - due).collect();
     assert!(hot.iter().all(|late| *late >= 0.0), "none is early");
@@ -79,14 +68,18 @@ pub async fn measure(tasks: usize) -> Table {
     let [first, last] = [hot[0], hot[hot.len() - 1]].map(|late| format!("{late:.0}"));
     table.row([vec!["hot".to_owned(), tasks.to_string(), first, last], rates.to_vec()].concat());
 
-    let received = other.lock().expect("not poisoned").clone();
-    let part = |during: bool| {
+    let part = |received: &[(f64, f64)], during: bool| {
         let mut late: Vec<f64> =
             received.iter().filter(|(at, _)| (*at >= due as f64) == during).map(|(at, due)| at - due).collect();
         late.sort_by(f64::total_cmp);
         late
     };
-    for (name, late) in [("other, before", part(false)), ("other, meanwhile", part(true))] {
+    for (name, late) in [
+        ("other, before", part(&beside, false)),
+        ("other, meanwhile", part(&beside, true)),
+        ("other in a runner of its own, before", part(&apart, false)),
+        ("other in a runner of its own, meanwhile", part(&apart, true)),
+    ] {
         let at = |fraction| format!("p{:.0} {:.1} ms", fraction * 100.0, percentile(&late, fraction));
         table.row(vec![
             name.to_owned(),
@@ -115,6 +108,39 @@ async fn add(url: &str, tasks: usize, task: impl Fn(usize) -> Value) {
         });
     }
     adding.join_all().await;
+}
+
+/// The other queue: someone elsewhere who adds to it and takes from it, on a thread that does not wait for the hot
+/// queue's consumers.
+struct Other {
+    receipts: Receipts,
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Other {
+    fn start(url: &str) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let (url, receipts) = (url.to_owned(), Receipts::default());
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let received = receipts.clone();
+        let thread = thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = consume(Caller::connect(&url).await, "other", 1, received) => {}
+                    () = add_others(Caller::connect(&url).await) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self { receipts, stop, thread }
+    }
+
+    fn stop(self) -> Vec<(f64, f64)> {
+        drop(self.stop);
+        self.thread.join().expect("the other queue is served");
+        self.receipts.lock().expect("not poisoned").clone()
+    }
 }
 
 async fn add_others(caller: Caller) {
