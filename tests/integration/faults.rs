@@ -12,14 +12,12 @@ use punctual_core::config::Config;
 use punctual_core::service::Service;
 use punctual_core::table::connect_to;
 use tests::reference::{Act, Content, Op, Said, after, at, perhaps};
-use tests::{Break, FaultProxy, Plan, Settings, Store, World};
+use tests::{Break, FaultProxy, Patience, Plan, Settings, Store, World};
 
 use crate::model::{Action, Call, Done, Run, Step};
 
 /// A promise: whatever the stores do, a call answers within this.
 const LIMIT: Duration = Duration::from_secs(5);
-/// Longer than a Redis that has just failed is left alone.
-const REST: Duration = Duration::from_millis(350);
 /// Cases that are under way at once, each in a world of its own: most of them wait for a time limit.
 const WORLDS: usize = 20;
 /// The cases that there were when this was written. There may be more, not less. Of ticks a few less: what several
@@ -185,10 +183,13 @@ impl Bench {
             return Err(Wrong::late(format!("nothing was broken, but: {:?} {:?}", done.failure, done.events)));
         }
         if failed {
-            // The same process, its stores well again; a Redis that has just failed is left alone for a moment.
+            // The same process, its stores well again; it leaves a Redis that has just failed alone for a moment.
             let mut again = done;
             for _ in 0..3 {
-                tokio::time::sleep(REST).await;
+                let patience = Patience::new("Redis found again", Duration::from_millis(5));
+                while service.index.ping().await.is_err() {
+                    patience.look_again().await;
+                }
                 // A refresh that could not release its lock comes again when that has ended.
                 run.world.redis.run("DEL lock:refresh");
                 again = run.perform(service.clone(), step.clone()).await;

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tests::{Patience, RedisServer, Watched, free_port};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, block_in_place};
 
 const KILLS: usize = 10;
 const PRODUCERS: usize = 3;
@@ -282,12 +282,12 @@ async fn post(port: u16, path: &str, body: &Value) -> io::Result<(u16, Value)> {
 }
 
 /// Lets the clients work while `kill` strikes at random moments, then checks what they know.
-async fn survives(ports: Vec<u16>, mut kill: impl FnMut(usize)) {
+async fn survives(ports: Vec<u16>, mut kill: impl AsyncFnMut(usize)) {
     let (clients, mut all) = Clients::start(ports);
     let kills = kills();
     for n in 0..kills {
         tokio::time::sleep(Duration::from_millis(rand::random_range(50..900))).await;
-        tokio::task::block_in_place(|| kill(n));
+        kill(n).await;
     }
     clients.producing.store(false, Ordering::SeqCst);
     let (mut progress, mut least_open) = (Instant::now(), usize::MAX);
@@ -326,9 +326,11 @@ async fn survives(ports: Vec<u16>, mut kill: impl FnMut(usize)) {
 async fn a_killed_runner_loses_nothing_and_repeats_nothing() {
     let data = TempDir::new().expect("a folder");
     let mut runner = Process::start(data.path(), &[], None);
-    survives(vec![runner.port], |_| {
-        runner.kill();
-        runner.launch();
+    survives(vec![runner.port], async |_| {
+        block_in_place(|| {
+            runner.kill();
+            runner.launch();
+        });
     })
     .await;
 }
@@ -338,14 +340,13 @@ async fn a_killed_redis_loses_nothing_and_repeats_nothing() {
     let data = TempDir::new().expect("a folder");
     let runner = Process::start(data.path(), &[], None);
     let mut last = None;
-    survives(vec![runner.port], |_| {
-        let started = Instant::now();
+    survives(vec![runner.port], async |_| {
+        let patience = Patience::new("another redis-server", Duration::from_millis(20));
         let pid = loop {
             match runner.redis_pid() {
                 Some(pid) if Some(pid) != last => break pid,
-                _ => assert!(started.elapsed() < PROGRESS_WITHIN, "redis-server is not started again"),
+                _ => patience.look_again().await,
             }
-            std::thread::sleep(Duration::from_millis(20));
         };
         last = Some(pid);
         let killed = Command::new("kill").args(["-9", &pid.to_string()]).status();
@@ -364,12 +365,12 @@ async fn of_two_runners_on_the_same_stores_one_may_die_at_any_moment() {
     let _stores = Process::start(data.path(), &stores, None);
     let start = || Process::start(data.path(), &["--redis-url", &redis_url], Some(format!("http://{dynamodb}")));
     let mut runners = [start(), start()];
-    survives(runners.iter().map(|runner| runner.port).collect(), |n| {
+    survives(runners.iter().map(|runner| runner.port).collect(), async |n| {
         let runner = &mut runners[n % 2];
-        runner.kill();
+        block_in_place(|| runner.kill());
         // The other one serves alone for a while.
-        std::thread::sleep(Duration::from_millis(rand::random_range(0..300)));
-        runner.launch();
+        tokio::time::sleep(Duration::from_millis(rand::random_range(0..300))).await;
+        block_in_place(|| runner.launch());
     })
     .await;
 }

@@ -3,13 +3,13 @@
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use punctual_core::clock::Clock;
 use punctual_core::due_index::DueIndex;
 use serde_json::json;
 use tempfile::TempDir;
-use tests::{RedisCluster, Settings, Watched, World, call, free_port};
+use tests::{RedisCluster, Settings, Watched, World, call, free_port, until, until_listening};
 use tokio::net::TcpListener;
 
 /// Calls at once.
@@ -33,11 +33,7 @@ async fn the_certificate_of_a_rediss_url_is_checked_and_the_check_cannot_be_turn
     command.args(["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &certificate]);
     command.args(["--bind", "127.0.0.1", "--loglevel", "warning", "--dir", &folder.path().display().to_string()]);
     let _server = Watched::start(&command, Stdio::null());
-    let started = Instant::now();
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(started.elapsed() < Duration::from_secs(20), "redis-server with TLS does not start");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until_listening(port).await;
     for (fragment, cluster) in [("", false), ("", true), ("#insecure", false), ("#insecure", true)] {
         let urls = [format!("rediss://localhost:{port}/{fragment}")];
         let refusal = match DueIndex::new(&urls, cluster) {
@@ -122,8 +118,15 @@ async fn a_node_that_comes_back_gets_few_connections_whatever_the_load() {
     calls("meanwhile").await;
     cluster.launch(node);
     let own = cluster.connections(node);
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    for n in 0..3 {
+    // A node that has just failed is left alone for a moment.
+    let mut round = 0;
+    until("the node in use again", async || {
+        round += 1;
+        calls(&format!("back{round}")).await;
+        cluster.connections(node) > own
+    })
+    .await;
+    for n in 0..2 {
         calls(&format!("after{n}")).await;
     }
     let connections = cluster.connections(node) - own;

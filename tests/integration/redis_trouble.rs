@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use punctual_core::clock::Clock;
 use punctual_core::service::Service;
 use serde_json::{Value, json};
-use tests::{Fault, Proxy, Reply, Settings, World, call, ids, sorted_ids, task};
+use tests::{Fault, Proxy, Reply, Settings, World, call, ids, sorted_ids, task, until};
 
 /// A promise: whatever the stores do, a call answers within this.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -182,10 +182,8 @@ async fn a_redis_that_comes_back_is_found_within_a_second() {
     world.add(task("a", 0)).await;
     world.redis.launch();
     let started = Instant::now();
-    while world.get("/health").await.data()["redis"] != "ok" {
-        assert!(started.elapsed() < Duration::from_secs(5));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    until("Redis found again", async || world.get("/health").await.data()["redis"] == "ok").await;
+    assert!(started.elapsed() < Duration::from_secs(5));
     world.add(task("b", 0)).await;
     assert_eq!(world.redis.places_of("b"), 1);
 }

@@ -11,10 +11,6 @@ use punctual_core::time::Timestamp;
 use serde_json::{Value, json};
 use tests::{Settings, World, call, ids, sorted_ids, task};
 
-fn integer(world: &World, command: &str) -> i64 {
-    redis::from_redis_value(world.redis.run(command)).expect("an integer")
-}
-
 async fn cancel(world: &World, id: &str) -> Value {
     world.call("DELETE", &format!("/api/v1/task/cancel/{id}"), Value::Null).await.data().clone()
 }
@@ -27,7 +23,7 @@ async fn scenario_01_a_due_task_that_no_tick_has_moved_is_cancelled_for_good() {
         world.advance(30_000);
         if ticked {
             world.refresh().await;
-            assert_eq!(integer(&world, "LLEN topic:{t_0.0}"), 1);
+            assert_eq!(world.redis.integer("LLEN topic:{t_0.0}"), 1);
         }
         assert_eq!(cancel(&world, "a").await, true);
         assert_eq!(world.redis.places_of("a"), 0);
@@ -121,11 +117,11 @@ async fn scenario_05_a_tick_that_dies_half_way_loses_and_doubles_nothing() {
         let _ = tokio::time::timeout(Duration::from_millis(after_ms), service.recover(&tick)).await;
     }
     // The killed one's lock ends by itself.
-    assert!(integer(&world, "PTTL lock:refresh") != -1);
+    assert!(world.redis.integer("PTTL lock:refresh") != -1);
     world.redis.run("DEL lock:refresh");
     while world.refresh().await.load.more {}
     while world.recover().await.load.more {}
-    let lists = integer(&world, "LLEN topic:{t_0.0}") + integer(&world, "ZCARD future:{t_0.0}");
+    let lists = world.redis.integer("LLEN topic:{t_0.0}") + world.redis.integer("ZCARD future:{t_0.0}");
     assert_eq!(lists, COUNT as i64);
     let mut seen = BTreeSet::new();
     for _ in 0..5 {
@@ -313,7 +309,7 @@ async fn scenario_24_ticks_that_overlap_make_each_of_two_hundred_tasks_ready_onc
     let moved = first.expect("ok").promoted + second.expect("ok").promoted;
     world.advance(40_000);
     assert_eq!(moved + world.refresh().await.promoted, 200);
-    assert_eq!(integer(&world, "LLEN topic:{t_0.0}"), 200);
+    assert_eq!(world.redis.integer("LLEN topic:{t_0.0}"), 200);
     assert_eq!(world.drain("t/0").await.len(), 200);
 }
 

@@ -4,10 +4,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tests::{Watched, free_port};
+use tests::{Watched, free_port, until_listening};
 
 use crate::kill::PROGRAM;
 
@@ -39,30 +38,22 @@ fn runner(log: &Path, data: &Path, port: u16, redis_url: &str) -> Watched {
     Watched::start(&command, Stdio::null())
 }
 
-fn wait_for(port: u16) {
-    let started = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(started.elapsed() < Duration::from_secs(30), "nobody listens on {port}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-#[test]
-fn only_the_key_opens_the_runner_and_no_secret_is_in_its_output() {
+#[tokio::test]
+async fn only_the_key_opens_the_runner_and_no_secret_is_in_its_output() {
     let folder = TempDir::new().expect("a folder");
     let redis_port = free_port();
     let mut redis = Command::new("redis-server");
     redis.args(["--bind", "127.0.0.1", "--port", &redis_port.to_string(), "--save", "", "--loglevel", "warning"]);
     redis.args(["--requirepass", REDIS_PASSWORD, "--dir"]).arg(folder.path());
     let _redis = Watched::start(&redis, Stdio::null());
-    wait_for(redis_port);
+    until_listening(redis_port).await;
     let mut logs = String::new();
     for (password, health) in [(REDIS_PASSWORD, "\"redis\":\"ok\""), (WRONG_PASSWORD, "\"redis\":\"not reached\"")] {
         let log = folder.path().join(format!("{password}.log"));
         let port = free_port();
         let url = format!("redis://default:{password}@127.0.0.1:{redis_port}");
         let runner = runner(&log, &folder.path().join(password), port, &url);
-        wait_for(port);
+        until_listening(port).await;
         let task = r#"{"taskType": "t", "delay": 0, "parameters": {"card": "s3cret-parameter"}}"#;
         for wrong in [None, Some(""), Some("s3cret-api-ke"), Some("s3cret-api-key2")] {
             for request in ["POST /api/v1/task/add", "GET /api/v1/queues", "POST /local/tick/refresh", "GET /nowhere"] {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use punctual_core::clock::Clock;
 use punctual_core::service::Service;
 use serde_json::{Value, json};
-use tests::{Settings, World, call, ids, task};
+use tests::{Settings, World, call, ids, task, until};
 use tokio::task::JoinHandle;
 
 /// How long the polls here would wait in vain.
@@ -39,9 +39,7 @@ async fn begin_poll(world: &World, clock: Clock, queue: &str, most: usize) -> Jo
         assert!(started.elapsed() < SOON, "it took {:?}", started.elapsed());
         reply.data().as_array().expect("an array").clone()
     });
-    while subscribers() == before && !poll.is_finished() {
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    until("a poll that waits", async || subscribers() != before || poll.is_finished()).await;
     poll
 }
 

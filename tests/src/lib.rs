@@ -17,6 +17,6 @@ pub use proxy::{Fault, Proxy};
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 pub use runner::Runner;
-pub use until::{Patience, until};
+pub use until::{Patience, until, until_listening};
 pub use watched::{Watched, free_port};
 pub use world::{Reply, START_MS, Settings, World, call, call_event, create_table, event, ids, sorted_ids, task};

@@ -69,6 +69,11 @@ impl RedisServer {
         cmd.query(&mut self.connection()).expect(command)
     }
 
+    /// The same, for a command that answers an integer.
+    pub fn integer(&self, command: &str) -> i64 {
+        redis::from_redis_value(self.run(command)).expect("an integer")
+    }
+
     /// All keys but the horizon, which is there whether there are tasks or not.
     pub fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut self.connection()).expect("KEYS");

@@ -3,6 +3,7 @@
 use std::panic::Location;
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 /// What has not come after this never will, on the slowest machine.
@@ -41,4 +42,10 @@ pub fn until(what: &'static str, mut holds: impl AsyncFnMut() -> bool) -> impl F
             patience.look_again().await;
         }
     }
+}
+
+/// Returns once somebody listens on `port` of this machine.
+#[track_caller]
+pub fn until_listening(port: u16) -> impl Future<Output = ()> {
+    until("a listener", async move || TcpStream::connect(("127.0.0.1", port)).await.is_ok())
 }

@@ -59,14 +59,14 @@ impl DueIndex {
         self.one(Call::Plain(set)).await.map(drop)
     }
 
-    /// Where a tick that was cut short goes on: the shards that it has not done -> sort key.
+    /// Where a tick that was cut short goes on: shard -> sort key.
     pub async fn cursor(&self, tick: &str) -> Result<HashMap<u16, String>, Down> {
         let mut get = cmd("HGETALL");
         get.arg(keys::cursor(tick));
         let answer = self.one(Call::Plain(get)).await?;
         let fields: Vec<(Vec<u8>, Vec<u8>)> =
             redis::from_redis_value(answer).map_err(|_| Down::Unexpected("HGETALL"))?;
-        // What is not readable is no cursor: that shard waits until all are read again.
+        // What is not readable is no cursor: that shard is read from its beginning.
         let readable = fields.into_iter().filter_map(|(shard, wake)| {
             let wake = String::from_utf8(wake).ok().filter(|wake| wake_key_due(wake).is_some())?;
             Some((std::str::from_utf8(&shard).ok()?.parse().ok()?, wake))

@@ -30,6 +30,8 @@ const SHARDS_AT_ONCE: usize = 4;
 pub(super) struct Load<'a> {
     /// Under this name Redis keeps where to go on.
     pub cursor: &'a str,
+    /// The lock under which it works, if any: its tick and its token.
+    pub lock: Option<(&'a str, &'a str)>,
     /// Only tasks due later than this; `None`: all that are overdue too.
     pub after: Option<Timestamp>,
     /// The latest due time to load.
@@ -56,9 +58,6 @@ pub struct LoadReport {
     pub malformed: u64,
     /// Whether the work was cut short; the next tick goes on from there.
     pub more: bool,
-    /// Whether it went on from where an earlier tick was cut short: what that one did is not up to date.
-    #[serde(skip)]
-    pub resumed: bool,
 }
 
 impl LoadReport {
@@ -69,33 +68,25 @@ impl LoadReport {
         self.dead += other.dead;
         self.malformed += other.malformed;
         self.more |= other.more;
-        self.resumed |= other.resumed;
     }
 }
 
 impl Service {
-    /// Loads every shard, oldest first; or, where that was cut short last time, the shards that are not done, each from
-    /// where it was: one that is done has to wait for them, or they might wait for it each time.
+    /// Loads every shard, oldest first; one that was cut short last time goes on from there.
     pub(super) async fn load(&self, load: &Load<'_>) -> Result<LoadReport, Error> {
         let cursor = self.index.cursor(load.cursor).await.map_err(Error::redis)?;
-        let resumed = !cursor.is_empty();
-        let shards: Vec<(u16, Option<String>)> = if resumed {
-            cursor.into_iter().map(|(shard, wake)| (shard, Some(wake))).collect()
-        } else {
-            (0..self.table.shards()).map(|shard| (shard, None)).collect()
-        };
         let first = load.after.map(last_wake_key);
-        let mut shards = futures::stream::iter(shards)
-            .map(|(shard, wake)| {
-                let after = wake.max(first.clone());
+        let mut shards = futures::stream::iter(in_turn(self.table.shards(), &cursor))
+            .map(|shard| {
+                let after = cursor.get(&shard).cloned().max(first.clone());
                 async move { (shard, self.load_shard(shard, after, load).await) }
             })
             .buffer_unordered(SHARDS_AT_ONCE);
-        let mut report = LoadReport { resumed, ..LoadReport::default() };
+        let mut report = LoadReport::default();
         let mut open = HashMap::new();
         let mut failure = None;
         while let Some((shard, loaded)) = shards.next().await {
-            // A shard that fails, throttled or not reached, holds up no other one, now or in the next tick.
+            // A shard that fails, throttled or not reached, holds up no other one.
             match loaded {
                 Ok((part, next)) => {
                     report.add(part);
@@ -104,7 +95,14 @@ impl Service {
                 Err(error) => failure = Some(error),
             }
         }
-        if resumed || !open.is_empty() {
+        // Where Redis was emptied meanwhile, what is before the cursor is not there any more.
+        if let Some((tick, token)) = load.lock
+            && !open.is_empty()
+            && !self.index.holds(tick, token).await.map_err(Error::redis)?
+        {
+            open.clear();
+        }
+        if !cursor.is_empty() || !open.is_empty() {
             self.index.set_cursor(load.cursor, &open).await.map_err(Error::redis)?;
         }
         match failure {
@@ -194,6 +192,14 @@ impl Service {
     }
 }
 
+/// All shards, in the order in which they are loaded: first those that were cut short, or they might stand behind the
+/// others each time.
+fn in_turn(shards: u16, cursor: &HashMap<u16, String>) -> Vec<u16> {
+    let mut order: Vec<u16> = (0..shards).collect();
+    order.sort_by_key(|shard| !cursor.contains_key(shard));
+    order
+}
+
 fn is_exhausted(task: &Task, now: Timestamp) -> bool {
     matches!(task.apply(&Event::Exhaust, now), Ok(Applied::Changed(_)))
 }
@@ -201,4 +207,15 @@ fn is_exhausted(task: &Task, now: Timestamp) -> bool {
 /// The moment at which a tick that starts now with `budget` stops.
 pub(super) fn deadline(budget: Duration) -> Instant {
     Instant::now() + budget
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_that_were_cut_short_come_first_and_none_is_left_out_or_made_up() {
+        let cursor = [7, 2, 900].map(|shard| (shard, String::new())).into();
+        assert_eq!(in_turn(8, &cursor), [2, 7, 0, 1, 3, 4, 5, 6]);
+    }
 }

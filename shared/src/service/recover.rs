@@ -68,6 +68,7 @@ impl Service {
         let load = self
             .load(&Load {
                 cursor: OVERDUE,
+                lock: None,
                 after: None,
                 up_to: now,
                 doubt_leases_after: Some(now.plus_ms(DOUBT_AFTER_MS)),

@@ -62,6 +62,7 @@ impl Service {
         let recent = Timestamp::from_ms((now.as_ms() - RECENT_MS).max(0));
         let load = |cursor, after, up_to| Load {
             cursor,
+            lock: Some((TICK, token)),
             after,
             up_to,
             doubt_leases_after: None,
@@ -79,7 +80,7 @@ impl Service {
         let polled: Vec<Partition> = partitions.iter().filter(|p| p.lane.handler.is_none()).cloned().collect();
         let promoted = self.index.promote(&polled, self.clock.now()).await.map_err(Error::redis)?;
         let mut load = soon?;
-        let soon_is_loaded = !load.more && !load.resumed;
+        let soon_is_loaded = !load.more;
         load.add(due?);
         load.add(overdue?);
         load.malformed += malformed as u64;

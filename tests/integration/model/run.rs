@@ -7,8 +7,8 @@ use std::time::Duration;
 use punctual_core::service::Service;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
-use tests::World;
 use tests::reference::{Belief, Content, Op, Said, WINDOW_MS, after, after_both, at, unknown};
+use tests::{Patience, World};
 
 use super::call::{Done, Step, called};
 use super::handled::dispatched;
@@ -189,11 +189,9 @@ impl<'a> Run<'a> {
                 self.world.redis.launch();
                 self.forget();
                 // The process may let a Redis that has just failed rest for a moment.
-                for _ in 0..50 {
-                    if self.world.get("/health").await.data()["redis"] == "ok" {
-                        break;
-                    }
-                    tokio::time::sleep(Duration::from_millis(20)).await;
+                let patience = Patience::new("Redis found again", Duration::from_millis(5));
+                while self.world.service.index.ping().await.is_err() {
+                    patience.look_again().await;
                 }
             }
         }

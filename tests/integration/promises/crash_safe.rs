@@ -2,7 +2,7 @@
 
 use punctual_core::time::Timestamp;
 use serde_json::{Value, json};
-use tests::{Fault, Proxy, World, call, ids, task};
+use tests::{Fault, Proxy, World, call, ids, task, until};
 
 use super::partition;
 
@@ -75,12 +75,9 @@ async fn a_dying_poll_with_a_lease_of_twelve_hours_delays_its_tasks_by_a_minute_
     proxy.set(Fault::Silent);
     let mut dying = Box::pin(call(&service, "POST", "/api/v1/task/poll/t/0", json!({"leaseSeconds": 43_200})));
     // It takes the task in Redis, asks DynamoDB, and is gone.
-    while world.redis.run("EXISTS lease:{t_0.0}") == redis::Value::Int(0) {
-        let pause = tokio::time::sleep(std::time::Duration::from_millis(5));
-        tokio::select! {
-            _ = &mut dying => panic!("the poll answered"),
-            () = pause => {}
-        }
+    tokio::select! {
+        _ = &mut dying => panic!("the poll answered"),
+        () = until("the task taken in Redis", async || world.redis.integer("EXISTS lease:{t_0.0}") == 1) => {}
     }
     drop(dying);
     assert!(world.poll("t/0", 1).await.is_empty());

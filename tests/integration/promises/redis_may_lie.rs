@@ -165,7 +165,15 @@ async fn a_cursor_of_nonsense_costs_one_tick_at_most() {
     world.add_many("a", 10, 0).await;
     let mut connection = world.redis.connection();
     let long = "9".repeat(3_000);
-    for (field, value) in [("x", "y"), ("0", "zzzz"), ("1", ""), ("2", &long), ("70000", "000"), ("3", "\u{0}")] {
+    for (field, value) in [
+        ("x", "y"),
+        ("0", "zzzz"),
+        ("1", ""),
+        ("2", &long),
+        ("70000", "000"),
+        ("3", "\u{0}"),
+        ("999", "001800000000000#a"),
+    ] {
         world.redis.run("DEL future:{t_0.0}");
         for tick in ["refresh-soon", "refresh-overdue", "recover-overdue"] {
             redis::cmd("HSET").arg(format!("cursor:{tick}")).arg(field).arg(value).exec(&mut connection).expect("HSET");
