@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Region;
 use punctual_core::clock::{Clock, ManualClock};
 use punctual_core::config::{Config, Environment, WrongVariable};
-use punctual_core::service::Service;
+use punctual_core::service::{BatchWrites, Service};
 use punctual_core::table::{connect, connect_to};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};
@@ -38,6 +38,9 @@ const CREDENTIALS: [&str; 5] = [
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
+/// Writes of batches that the embedded DynamoDB has in hand at once. More bring no more tasks a second; fewer leave it
+/// waiting for the disk.
+const BATCH_WRITES: usize = 16;
 /// Connections that may wait for being accepted.
 const BACKLOG: u32 = 1_024;
 
@@ -135,7 +138,11 @@ pub async fn start(options: Options) -> Result<Running, StartError> {
         source,
     })?;
     let clock = options.manual_clock.map_or(Clock::System, |start| Clock::Manual(ManualClock::new(start)));
-    let service = Arc::new(Service::new(client, clock.clone(), config)?);
+    let mut service = Service::new(client, clock.clone(), config)?;
+    if database.is_some() {
+        service.batch_writes = BatchWrites::new(BATCH_WRITES);
+    }
+    let service = Arc::new(service);
     let ticks = Ticks::new(service.clone(), tick_calls);
     if options.ticks {
         // What was due while nobody ran is at hand before the first poll.

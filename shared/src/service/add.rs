@@ -2,8 +2,6 @@
 
 use std::collections::HashSet;
 
-use futures::StreamExt;
-
 use super::{Service, log_down};
 use crate::due_index::{Partition, Place};
 use crate::error::Error;
@@ -11,8 +9,6 @@ use crate::table::Inserted;
 use crate::task::{Content, Task, random_task_id};
 use crate::time::Timestamp;
 
-/// Conditional writes of one batch that are under way at once.
-const WRITES_AT_ONCE: usize = 32;
 /// How often another id is tried when one of the service's choice is taken.
 const ID_TRIES: usize = 4;
 
@@ -51,13 +47,11 @@ impl Service {
                 .into_iter()
                 .partition(|(_, addition)| addition.id.as_ref().is_none_or(|id| ids.insert(id.clone())));
             waiting = later;
-            let mut writes = futures::stream::iter(round)
-                .map(|(index, addition)| async move {
-                    let lane = addition.content.lane();
-                    (index, lane, self.add_one(addition, now).await)
-                })
-                .buffer_unordered(WRITES_AT_ONCE);
-            while let Some((index, lane, result)) = writes.next().await {
+            let write = async |(index, addition): (usize, Addition)| {
+                let lane = addition.content.lane();
+                (index, lane, self.add_one(addition, now).await)
+            };
+            for (index, lane, result) in self.batch_writes.all(round.into_iter().map(write).collect()).await {
                 results[index] = Some(result.map(|added| {
                     let partition = self.partition(lane, &added.id);
                     match added.place {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 
 use super::Service;
+use super::batch_writes::WRITES_AT_ONCE;
 use super::poll::PollRequest;
 use crate::due_index::{Partition, Place};
 use crate::error::Error;
@@ -22,8 +23,6 @@ pub const ANSWER_BYTES: usize = 6_000_000;
 /// The most that one task can take of that: each byte of the parameters may have to be escaped; the other fields of
 /// a task are bounded far below the remainder.
 const TASK_BYTES: usize = 2 * MAX_PARAMETERS_BYTES + 32 * 1024;
-/// Conditional writes of one poll that are under way at once.
-const CLAIMS_AT_ONCE: usize = 32;
 /// A look begins nothing new after this: what it has taken has to reach the caller.
 const LOOK_TIME: Duration = Duration::from_millis(3_000);
 /// A look that still waits for a store after this goes without that: below a call's time limit, so that no time limit
@@ -75,18 +74,20 @@ impl Service {
         haul: &mut Haul,
     ) -> Vec<String> {
         let end = haul.end();
+        let of = ids.len();
         let mut waiting = ids.into_iter().enumerate();
         let mut under_way = FuturesUnordered::new();
         let mut claimed: Vec<(usize, Task)> = Vec::new();
         let mut corrections: Vec<(String, Place)> = Vec::new();
         loop {
-            while under_way.len() < CLAIMS_AT_ONCE
+            while under_way.len() < WRITES_AT_ONCE
                 && haul.room >= TASK_BYTES * (under_way.len() + 1)
                 && !haul.is_over()
                 && let Some((place, id)) = waiting.next()
             {
                 under_way.push(async move {
-                    let result = timeout_at(end, self.claim_one(request, lane, &id)).await;
+                    let claim = self.batch_writes.one(of, self.claim_one(request, lane, &id));
+                    let result = timeout_at(end, claim).await;
                     (place, id, result.unwrap_or(Err(Error::TooSlow)))
                 });
             }

@@ -21,8 +21,6 @@ const ROWS: i32 = 100;
 /// Pages of one shard that tell Redis nothing new before a backlog is left for the next tick: a long one that nobody
 /// takes would otherwise be read whole, each minute.
 const KNOWN_PAGES: u32 = 40;
-/// Conditional writes that are under way at once.
-const WRITES_AT_ONCE: usize = 32;
 /// Shards that are read side by side.
 const SHARDS_AT_ONCE: usize = 4;
 
@@ -167,8 +165,8 @@ impl Service {
         let is_spent =
             |(partition, id): &&(Partition, &str)| state(partition, id).is_some_and(|t| is_exhausted(t, now));
         let spent: Vec<&str> = ids.iter().filter(is_spent).map(|(_, id)| *id).collect();
-        let writes: Vec<_> = spent.iter().map(|id| self.exhaust(id, now)).collect();
-        let deaths: Vec<Result<bool, Error>> = futures::stream::iter(writes).buffered(WRITES_AT_ONCE).collect().await;
+        let writes = spent.iter().map(|id| self.exhaust(id, now)).collect();
+        let deaths: Vec<Result<bool, Error>> = self.batch_writes.all(writes).await;
         let mut deaths: HashMap<&str, Result<bool, Error>> = spent.into_iter().zip(deaths).collect();
         let (mut places, mut failure) = (Vec::new(), None);
         for (partition, id) in ids {

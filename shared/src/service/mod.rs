@@ -2,6 +2,7 @@
 
 mod add;
 mod attempt;
+mod batch_writes;
 mod claim;
 mod dispatch;
 mod inspect;
@@ -17,6 +18,7 @@ use std::collections::HashMap;
 use tracing::warn;
 
 pub use add::Addition;
+pub use batch_writes::BatchWrites;
 pub use claim::ANSWER_BYTES;
 pub use dispatch::DispatchReport;
 pub use inspect::{Health, ListFilter, Listing, QueueCounts};
@@ -42,6 +44,8 @@ pub struct Service {
     pub clock: Clock,
     /// How it is configured.
     pub config: Config,
+    /// What keeps batches out of the way of single tasks.
+    pub batch_writes: BatchWrites,
 }
 
 impl Service {
@@ -49,7 +53,8 @@ impl Service {
     pub fn new(client: aws_sdk_dynamodb::Client, clock: Clock, config: Config) -> Result<Self, WrongVariable> {
         let index = DueIndex::new(&config.redis_urls, config.redis_cluster)
             .map_err(|error| WrongVariable { name: "REDIS_URL", reason: error.to_string() })?;
-        Ok(Self { table: TaskTable::new(client, config.table_name.clone(), config.index_shards), index, clock, config })
+        let table = TaskTable::new(client, config.table_name.clone(), config.index_shards);
+        Ok(Self { table, index, clock, config, batch_writes: BatchWrites::default() })
     }
 
     /// The partition of `lane` that holds `id`.

@@ -1,7 +1,5 @@
 //! What moves a task that exists: cancel, ack, nack, extend, reschedule, redrive.
 
-use futures::StreamExt;
-
 use super::{ListFilter, Service};
 use crate::due_index::{Partition, Place};
 use crate::error::Error;
@@ -10,8 +8,6 @@ use crate::table::Refused;
 use crate::task::{Lane, Status, Task};
 use crate::time::Timestamp;
 
-/// Conditional writes of one batch that are under way at once.
-const WRITES_AT_ONCE: usize = 32;
 /// How often a change is tried anew when another write came between reading and writing.
 const CHANGE_TRIES: usize = 10;
 
@@ -30,9 +26,8 @@ impl Service {
 
     /// Ends tasks that their holders are done with, each `(id, token)`. `Ok` also for a repeat.
     pub async fn acknowledge(&self, settled: &[(String, String)], now: Timestamp) -> Vec<Result<(), Error>> {
-        let writes: Vec<_> = settled.iter().map(|(id, token)| self.acknowledge_one(id, token, now)).collect();
-        let writes: Vec<Result<Option<Lane>, Error>> =
-            futures::stream::iter(writes).buffered(WRITES_AT_ONCE).collect().await;
+        let writes = settled.iter().map(|(id, token)| self.acknowledge_one(id, token, now)).collect();
+        let writes: Vec<Result<Option<Lane>, Error>> = self.batch_writes.all(writes).await;
         let ended: Vec<(Partition, &str, Place)> = settled
             .iter()
             .zip(&writes)
@@ -95,10 +90,9 @@ impl Service {
     ) -> Result<(usize, bool), Error> {
         let filter = ListFilter { status: Status::Dead, task_type, priority };
         let dead = self.list(&filter, most, None, |_| true, now).await?;
-        let writes: Vec<_> = dead.tasks.iter().map(|task| self.redrive(&task.id, now)).collect();
-        let redriven: Vec<Result<Task, Error>> = futures::stream::iter(writes).buffered(WRITES_AT_ONCE).collect().await;
+        let writes = dead.tasks.iter().map(|task| self.redrive(&task.id, now)).collect();
         let mut count = 0;
-        for result in redriven {
+        for result in self.batch_writes.all(writes).await {
             match result {
                 Ok(_) => count += 1,
                 // Redriven by someone else, or past its retention, meanwhile.
