@@ -47,7 +47,7 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    use futures::future::{join, pending};
+    use futures::future::{join, pending, ready};
     use futures::poll;
 
     use super::*;
@@ -82,9 +82,9 @@ mod tests {
         let mut stuck = Box::pin(bound.all(vec![write(), write(), write()]));
         assert!(poll!(&mut stuck).is_pending());
         assert_eq!(begun.get(), 2);
-        assert!(poll!(Box::pin(bound.all(vec![async { 1 }, async { 2 }]))).is_pending());
-        assert_eq!(bound.all(vec![async { 3 }]).await, [3]);
+        assert!(poll!(Box::pin(bound.all(vec![ready(1), ready(2)]))).is_pending());
+        assert_eq!(bound.all(vec![ready(3)]).await, [3]);
         drop(stuck);
-        assert_eq!(bound.all(vec![async { 1 }, async { 2 }]).await, [1, 2]);
+        assert_eq!(bound.all(vec![ready(1), ready(2)]).await, [1, 2]);
     }
 }
