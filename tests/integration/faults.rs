@@ -140,7 +140,7 @@ impl Bench {
         let clock = Clock::Manual(self.world.clock.clone());
         let service = Service::new(self.client.clone(), clock, config).expect("a valid configuration");
         // What is broken is the call, not the first contact.
-        service.index.ping().await.expect("Redis is well");
+        find_redis(&service).await;
         Arc::new(service)
     }
 
@@ -186,10 +186,7 @@ impl Bench {
             // The same process, its stores well again; it leaves a Redis that has just failed alone for a moment.
             let mut again = done;
             for _ in 0..3 {
-                let patience = Patience::new("Redis found again", Duration::from_millis(5));
-                while service.index.ping().await.is_err() {
-                    patience.look_again().await;
-                }
+                find_redis(&service).await;
                 // A refresh that could not release its lock comes again when that has ended.
                 run.world.redis.run("DEL lock:refresh");
                 again = run.perform(service.clone(), step.clone()).await;
@@ -213,6 +210,14 @@ impl Bench {
         run.world.redis.run("DEL lock:refresh");
         run.finish().await.map_err(|wrong| format!("{wrong}\n{}", run.log.join("\n")))?;
         Ok(seen)
+    }
+}
+
+/// A machine that stands still for a moment makes a ping late, and a link that has failed rests for a moment.
+async fn find_redis(service: &Service) {
+    let patience = Patience::new("Redis found", Duration::from_millis(5));
+    while service.index.ping().await.is_err() {
+        patience.look_again().await;
     }
 }
 
