@@ -40,7 +40,7 @@ const CREDENTIALS: [&str; 5] = [
 ];
 /// Writes of batches that the embedded DynamoDB has in hand at once. More bring no more tasks a second; fewer leave it
 /// waiting for the disk.
-const BATCH_WRITES: usize = 16;
+const BATCH_WRITES: u16 = 16;
 /// Connections that may wait for being accepted.
 const BACKLOG: u32 = 1_024;
 

@@ -1,6 +1,7 @@
 //! How many writes of batches are under way at once.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use futures::StreamExt;
 use tokio::sync::Semaphore;
@@ -9,11 +10,21 @@ use tokio::sync::Semaphore;
 pub(super) const WRITES_AT_ONCE: usize = 32;
 /// Conditional writes of all batches of a process, where nothing else bounds them. A Lambda function has one call at a
 /// time, and so never reaches it.
-const WRITES_TOGETHER: usize = 8 * WRITES_AT_ONCE;
+const WRITES_TOGETHER: u16 = 8 * WRITES_AT_ONCE as u16;
 
-/// Bounds the conditional writes that all batches of a process have under way at once, so that whoever has a single
+/// Permits that a write of a batch takes while single tasks are leased, so that a quarter of the bound is left of it.
+const PERMITS_BESIDE_LEASES: u32 = 4;
+/// Writes of batches after a single lease that take so many; about a second of them where one disk bounds them all.
+const WRITES_BESIDE_A_LEASE: usize = 2_000;
+
+/// Bounds the conditional writes that all batches of a process have under way at once, so that whoever leases a single
 /// task finds few of them before it, however many batches wait. Its own write does not wait here.
-pub struct BatchWrites(Semaphore);
+pub struct BatchWrites {
+    permits: Semaphore,
+    together: u32,
+    /// Writes of batches that are still beside a single lease.
+    beside_lease: AtomicUsize,
+}
 
 impl Default for BatchWrites {
     fn default() -> Self {
@@ -22,16 +33,18 @@ impl Default for BatchWrites {
 }
 
 impl BatchWrites {
-    /// At most `together` writes of batches are under way at once.
-    pub fn new(together: usize) -> Self {
-        Self(Semaphore::new(together))
+    /// At most `together` writes of batches are under way at once, and a quarter of them after a single task was leased.
+    pub fn new(together: u16) -> Self {
+        Self { permits: Semaphore::new(together.into()), together: together.into(), beside_lease: AtomicUsize::new(0) }
     }
 
-    /// Does `write`, one of `of` that its caller asked for: a single one at once, one of several when it is its turn.
-    pub(super) async fn one<T>(&self, of: usize, write: impl Future<Output = T>) -> T {
-        // An error means that there is no bound any more, and nobody takes it away.
-        let _permit = if of > 1 { self.0.acquire().await.ok() } else { None };
-        write.await
+    /// Does `lease`, one of `of` that its caller has for the same poll: a single one at once, one of several when it
+    /// is its turn.
+    pub(super) async fn lease<T>(&self, of: usize, lease: impl Future<Output = T>) -> T {
+        if of == 1 {
+            self.beside_lease.store(WRITES_BESIDE_A_LEASE, Relaxed);
+        }
+        self.one(of, lease).await
     }
 
     /// Does all of `writes`, which one caller asked for; the results have their order.
@@ -39,6 +52,17 @@ impl BatchWrites {
         let of = writes.len();
         let writes = writes.into_iter().map(|write| self.one(of, write));
         futures::stream::iter(writes).buffered(WRITES_AT_ONCE).collect().await
+    }
+
+    async fn one<T>(&self, of: usize, write: impl Future<Output = T>) -> T {
+        // An error means that there is no bound any more, and nobody takes it away.
+        let _permits = if of > 1 { self.permits.acquire_many(self.permits_of_one()).await.ok() } else { None };
+        write.await
+    }
+
+    fn permits_of_one(&self) -> u32 {
+        let beside_lease = self.beside_lease.fetch_update(Relaxed, Relaxed, |writes| writes.checked_sub(1)).is_ok();
+        if beside_lease { PERMITS_BESIDE_LEASES.min(self.together) } else { 1 }
     }
 }
 
@@ -52,9 +76,9 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn all_batches_together_keep_to_the_bound_and_the_results_to_their_order() {
-        let (bound, under_way, most) = (BatchWrites::new(3), Cell::new(0), Cell::new(0));
+    /// The most writes that two batches have under way together, whose results have their order.
+    async fn most_under_way(bound: &BatchWrites) -> usize {
+        let (under_way, most) = (Cell::new(0), Cell::new(0));
         let write = async |number: usize| {
             under_way.set(under_way.get() + 1);
             most.set(most.get().max(under_way.get()));
@@ -65,7 +89,28 @@ mod tests {
         let batch = |first: usize| bound.all((first..first + 50).map(&write).collect());
         let (one, other) = join(batch(0), batch(50)).await;
         assert_eq!([one, other].concat(), Vec::from_iter(0..100));
-        assert_eq!(most.get(), 3);
+        most.get()
+    }
+
+    #[tokio::test]
+    async fn all_batches_together_keep_to_the_bound_and_the_results_to_their_order() {
+        assert_eq!(most_under_way(&BatchWrites::new(3)).await, 3);
+    }
+
+    #[tokio::test]
+    async fn after_a_single_lease_batches_keep_to_a_quarter_for_a_while() {
+        let bound = BatchWrites::new(12);
+        bound.lease(2, ready(())).await;
+        assert_eq!(most_under_way(&bound).await, 12);
+        bound.lease(1, ready(())).await;
+        for _ in 0..WRITES_BESIDE_A_LEASE / 100 {
+            assert_eq!(most_under_way(&bound).await, 3);
+        }
+        assert_eq!(most_under_way(&bound).await, 12);
+
+        let narrow = BatchWrites::new(3);
+        narrow.lease(1, ready(())).await;
+        assert_eq!(most_under_way(&narrow).await, 1);
     }
 
     #[tokio::test]

@@ -86,7 +86,7 @@ impl Service {
                 && let Some((place, id)) = waiting.next()
             {
                 under_way.push(async move {
-                    let claim = self.batch_writes.one(of, self.claim_one(request, lane, &id));
+                    let claim = self.batch_writes.lease(of, self.claim_one(request, lane, &id));
                     let result = timeout_at(end, claim).await;
                     (place, id, result.unwrap_or(Err(Error::TooSlow)))
                 });
