@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use futures::StreamExt;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 /// Conditional writes of one batch that are under way at once.
 pub(super) const WRITES_AT_ONCE: usize = 32;
@@ -38,26 +38,24 @@ impl BatchWrites {
         Self { permits: Semaphore::new(together.into()), together: together.into(), beside_lease: AtomicUsize::new(0) }
     }
 
-    /// Does `lease`, one of `of` that its caller has for the same poll: a single one at once, one of several when it
-    /// is its turn.
-    pub(super) async fn lease<T>(&self, of: usize, lease: impl Future<Output = T>) -> T {
+    /// What one caller asked for: `of` writes.
+    pub(super) fn batch(&self, of: usize) -> Batch<'_> {
+        Batch { bound: self, of, turn: Mutex::new(()) }
+    }
+
+    /// The same where the writes are leases.
+    pub(super) fn leases(&self, of: usize) -> Batch<'_> {
         if of == 1 {
             self.beside_lease.store(WRITES_BESIDE_A_LEASE, Relaxed);
         }
-        self.one(of, lease).await
+        self.batch(of)
     }
 
     /// Does all of `writes`, which one caller asked for; the results have their order.
     pub(super) async fn all<T>(&self, writes: Vec<impl Future<Output = T>>) -> Vec<T> {
-        let of = writes.len();
-        let writes = writes.into_iter().map(|write| self.one(of, write));
+        let batch = &self.batch(writes.len());
+        let writes = writes.into_iter().map(|write| batch.write(write));
         futures::stream::iter(writes).buffered(WRITES_AT_ONCE).collect().await
-    }
-
-    async fn one<T>(&self, of: usize, write: impl Future<Output = T>) -> T {
-        // An error means that there is no bound any more, and nobody takes it away.
-        let _permits = if of > 1 { self.permits.acquire_many(self.permits_of_one()).await.ok() } else { None };
-        write.await
     }
 
     fn permits_of_one(&self) -> u32 {
@@ -66,9 +64,32 @@ impl BatchWrites {
     }
 }
 
+/// Writes that one caller asked for.
+pub(super) struct Batch<'a> {
+    bound: &'a BatchWrites,
+    of: usize,
+    /// Whose holder alone waits for permits, so that a small batch waits for one write of each large one and not for
+    /// all of them.
+    turn: Mutex<()>,
+}
+
+impl Batch<'_> {
+    /// Does `write`: a single one at once, one of several when it is its turn.
+    pub(super) async fn write<T>(&self, write: impl Future<Output = T>) -> T {
+        let _permits = if self.of > 1 { self.permits().await } else { None };
+        write.await
+    }
+
+    async fn permits(&self) -> Option<SemaphorePermit<'_>> {
+        let _turn = self.turn.lock().await;
+        // An error means that there is no bound any more, and nobody takes it away.
+        self.bound.permits.acquire_many(self.bound.permits_of_one()).await.ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
     use futures::future::{join, pending, ready};
@@ -100,16 +121,16 @@ mod tests {
     #[tokio::test]
     async fn after_a_single_lease_batches_keep_to_a_quarter_for_a_while() {
         let bound = BatchWrites::new(12);
-        bound.lease(2, ready(())).await;
+        bound.leases(2).write(ready(())).await;
         assert_eq!(most_under_way(&bound).await, 12);
-        bound.lease(1, ready(())).await;
+        bound.leases(1).write(ready(())).await;
         for _ in 0..WRITES_BESIDE_A_LEASE / 100 {
             assert_eq!(most_under_way(&bound).await, 3);
         }
         assert_eq!(most_under_way(&bound).await, 12);
 
         let narrow = BatchWrites::new(3);
-        narrow.lease(1, ready(())).await;
+        narrow.leases(1).write(ready(())).await;
         assert_eq!(most_under_way(&narrow).await, 1);
     }
 
@@ -131,5 +152,17 @@ mod tests {
         assert_eq!(bound.all(vec![ready(3)]).await, [3]);
         drop(stuck);
         assert_eq!(bound.all(vec![ready(1), ready(2)]).await, [1, 2]);
+    }
+
+    #[tokio::test]
+    async fn a_small_batch_waits_for_one_write_of_each_large_one() {
+        let (bound, order) = (BatchWrites::new(1), RefCell::new(Vec::new()));
+        let write = async |batch: usize| {
+            tokio::task::yield_now().await;
+            order.borrow_mut().push(batch);
+        };
+        let batch = |batch: usize, writes: usize| bound.all((0..writes).map(|_| write(batch)).collect());
+        tokio::join!(batch(0, 30), batch(1, 30), batch(2, 2));
+        assert_eq!(order.borrow()[..9], [0, 0, 1, 2, 0, 1, 2, 0, 1]);
     }
 }

@@ -74,7 +74,7 @@ impl Service {
         haul: &mut Haul,
     ) -> Vec<String> {
         let end = haul.end();
-        let of = ids.len();
+        let batch = &self.batch_writes.leases(ids.len());
         let mut waiting = ids.into_iter().enumerate();
         let mut under_way = FuturesUnordered::new();
         let mut claimed: Vec<(usize, Task)> = Vec::new();
@@ -86,7 +86,7 @@ impl Service {
                 && let Some((place, id)) = waiting.next()
             {
                 under_way.push(async move {
-                    let claim = self.batch_writes.lease(of, self.claim_one(request, lane, &id));
+                    let claim = batch.write(self.claim_one(request, lane, &id));
                     let result = timeout_at(end, claim).await;
                     (place, id, result.unwrap_or(Err(Error::TooSlow)))
                 });
