@@ -1,7 +1,8 @@
-//! One hot second: very many tasks of one queue due in the same instant, and another queue that must not feel it.
+//! One hot second: very many tasks of one queue due in the same instant, and two others that must not feel it: one with a
+//! task at a time, one with two due at once.
 //!
-//! The same queue in a runner of its own, with stores of its own, tells what of its lateness comes from a machine that has
-//! no processor to spare, and what from the runner that the two share.
+//! The same two in a runner of their own, with stores of its own, tell what of their lateness comes from a machine that has
+//! no processor to spare, and what from the runner that they share with the hot queue.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -23,8 +24,12 @@ const BATCH: usize = 100;
 const PARTITIONS: &str = "4";
 /// Tasks that go in each second, by which it is reckoned when all are in; fewer than any machine so far took.
 const ADDED_PER_SECOND: usize = 2_000;
-/// The other queue gets a task each so many milliseconds.
+/// The other queues, by the tasks that become due in them at once.
+const OTHERS: [(&str, usize); 2] = [("single", 1), ("pairs", 2)];
+/// Each gets so many each so many milliseconds.
 const OTHER_EVERY_MS: usize = 50;
+/// Tasks that their consumers take at once; a single one, where there is never more.
+const OTHER_BATCH: usize = 10;
 /// The least time between two lines of progress.
 const SHOW_EVERY: Duration = Duration::from_secs(10);
 
@@ -42,8 +47,9 @@ pub async fn measure(tasks: usize) -> Table {
     assert!((now_ms() as i64) < due, "adding took longer than was reckoned");
 
     // From the hot instant on, for as long as it may last.
-    let of_its_own = Runner::start(&[("QUEUE_PARTITIONS", PARTITIONS)]);
-    let (beside, apart) = (Other::start(runner.url()), Other::start(of_its_own.url()));
+    let of_their_own = Runner::start(&[("QUEUE_PARTITIONS", PARTITIONS)]);
+    let beside = OTHERS.map(|(queue, together)| Other::start(runner.url(), queue, together));
+    let apart = OTHERS.map(|(queue, together)| Other::start(of_their_own.url(), queue, together));
     let hot = Receipts::default();
     let mut running = JoinSet::new();
     for _ in 0..CONSUMERS {
@@ -58,7 +64,7 @@ pub async fn measure(tasks: usize) -> Table {
         }
     }
     running.shutdown().await;
-    let (beside, apart) = (beside.stop(), apart.stop());
+    let (beside, apart) = (beside.map(Other::stop), apart.map(Other::stop));
 
     let hot: Vec<f64> = hot.lock().expect("not poisoned").iter().map(|(received, due)| received - due).collect();
     assert!(hot.iter().all(|late| *late >= 0.0), "none is early");
@@ -74,22 +80,22 @@ pub async fn measure(tasks: usize) -> Table {
         late.sort_by(f64::total_cmp);
         late
     };
-    for (name, late) in [
-        ("other, before", part(&beside, false)),
-        ("other, meanwhile", part(&beside, true)),
-        ("other in a runner of its own, before", part(&apart, false)),
-        ("other in a runner of its own, meanwhile", part(&apart, true)),
-    ] {
-        let at = |fraction| format!("p{:.0} {:.1} ms", fraction * 100.0, percentile(&late, fraction));
-        table.row(vec![
-            name.to_owned(),
-            late.len().to_string(),
-            at(0.5),
-            at(0.99),
-            at(1.0),
-            String::new(),
-            String::new(),
-        ]);
+    for (place, (queue, _)) in OTHERS.iter().enumerate() {
+        for (where_it_is, receipts) in [("beside it", &beside[place]), ("in another runner", &apart[place])] {
+            for (when, during) in [("before", false), ("meanwhile", true)] {
+                let late = part(receipts, during);
+                let at = |fraction| format!("p{:.0} {:.1} ms", fraction * 100.0, percentile(&late, fraction));
+                table.row(vec![
+                    format!("{queue}, {where_it_is}, {when}"),
+                    late.len().to_string(),
+                    at(0.5),
+                    at(0.99),
+                    at(1.0),
+                    String::new(),
+                    String::new(),
+                ]);
+            }
+        }
     }
     table
 }
@@ -110,8 +116,8 @@ async fn add(url: &str, tasks: usize, task: impl Fn(usize) -> Value) {
     adding.join_all().await;
 }
 
-/// The other queue: someone elsewhere who adds to it and takes from it, on a thread that does not wait for the hot
-/// queue's consumers.
+/// Another queue: someone elsewhere who adds to it and takes from it, on a thread that does not wait for the hot queue's
+/// consumers.
 struct Other {
     receipts: Receipts,
     stop: oneshot::Sender<()>,
@@ -119,16 +125,17 @@ struct Other {
 }
 
 impl Other {
-    fn start(url: &str) -> Self {
+    fn start(url: &str, queue: &'static str, together: usize) -> Self {
         let (stop, stopped) = oneshot::channel();
         let (url, receipts) = (url.to_owned(), Receipts::default());
         let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let received = receipts.clone();
+        let most = if together == 1 { 1 } else { OTHER_BATCH };
         let thread = thread::spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = consume(Caller::connect(&url).await, "other", 1, received) => {}
-                    () = add_others(Caller::connect(&url).await) => {}
+                    () = consume(Caller::connect(&url).await, queue, most, received) => {}
+                    () = add_others(Caller::connect(&url).await, queue, together) => {}
                     _ = stopped => {}
                 }
             });
@@ -143,9 +150,10 @@ impl Other {
     }
 }
 
-async fn add_others(caller: Caller) {
+async fn add_others(caller: Caller, queue: &str, together: usize) {
     loop {
-        caller.post("add", &json!({"taskType": "other", "delay": 1_000})).await;
+        let task = json!({"taskType": queue, "executeTime": now_ms() as i64 + 1_000});
+        caller.post("add", &Value::Array(vec![task; together])).await;
         tokio::time::sleep(Duration::from_millis(OTHER_EVERY_MS as u64)).await;
     }
 }
