@@ -12,17 +12,22 @@ pub(super) const WRITES_AT_ONCE: usize = 32;
 /// time, and so never reaches it.
 const WRITES_TOGETHER: u16 = 8 * WRITES_AT_ONCE as u16;
 
-/// Permits that a write of a batch takes while single tasks are leased, so that a quarter of the bound is left of it.
+/// The most writes of a small batch: one that someone may wait for, and not one of many that are worked off.
+const SMALL: usize = 10;
+/// Permits that a write of a large batch takes while few tasks at once are leased, so that a quarter of the bound is left.
 const PERMITS_BESIDE_LEASES: u32 = 4;
-/// Writes of batches after a single lease that take so many; about a second of them where one disk bounds them all.
+/// Writes of large batches after a lease of few tasks that take so many; about a second of them where one disk bounds
+/// them all.
 const WRITES_BESIDE_A_LEASE: usize = 2_000;
 
-/// Bounds the conditional writes that all batches of a process have under way at once, so that whoever leases a single
-/// task finds few of them before it, however many batches wait. Its own write does not wait here.
+/// Bounds the conditional writes that all batches of a process have under way at once, so that whoever leases few tasks
+/// finds few others before them, however many batches wait. A single write does not wait here, and small batches wait
+/// only for each other.
 pub struct BatchWrites {
-    permits: Semaphore,
+    small: Semaphore,
+    large: Semaphore,
     together: u32,
-    /// Writes of batches that are still beside a single lease.
+    /// Writes of large batches that are still beside a lease of few tasks.
     beside_lease: AtomicUsize,
 }
 
@@ -33,9 +38,15 @@ impl Default for BatchWrites {
 }
 
 impl BatchWrites {
-    /// At most `together` writes of batches are under way at once, and a quarter of them after a single task was leased.
+    /// At most `together` writes of small batches and as many of large ones are under way at once, of the latter a
+    /// quarter after few tasks were leased.
     pub fn new(together: u16) -> Self {
-        Self { permits: Semaphore::new(together.into()), together: together.into(), beside_lease: AtomicUsize::new(0) }
+        Self {
+            small: Semaphore::new(together.into()),
+            large: Semaphore::new(together.into()),
+            together: together.into(),
+            beside_lease: AtomicUsize::new(0),
+        }
     }
 
     /// What one caller asked for: `of` writes.
@@ -45,7 +56,7 @@ impl BatchWrites {
 
     /// The same where the writes are leases.
     pub(super) fn leases(&self, of: usize) -> Batch<'_> {
-        if of == 1 {
+        if of <= SMALL {
             self.beside_lease.store(WRITES_BESIDE_A_LEASE, Relaxed);
         }
         self.batch(of)
@@ -68,8 +79,8 @@ impl BatchWrites {
 pub(super) struct Batch<'a> {
     bound: &'a BatchWrites,
     of: usize,
-    /// Whose holder alone waits for permits, so that a small batch waits for one write of each large one and not for
-    /// all of them.
+    /// Whose holder alone waits for permits, so that each batch waits for one write of each other one, and not for all
+    /// of them.
     turn: Mutex<()>,
 }
 
@@ -83,7 +94,11 @@ impl Batch<'_> {
     async fn permits(&self) -> Option<SemaphorePermit<'_>> {
         let _turn = self.turn.lock().await;
         // An error means that there is no bound any more, and nobody takes it away.
-        self.bound.permits.acquire_many(self.bound.permits_of_one()).await.ok()
+        if self.of <= SMALL {
+            self.bound.small.acquire().await.ok()
+        } else {
+            self.bound.large.acquire_many(self.bound.permits_of_one()).await.ok()
+        }
     }
 }
 
@@ -119,18 +134,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn after_a_single_lease_batches_keep_to_a_quarter_for_a_while() {
+    async fn after_a_small_lease_large_batches_keep_to_a_quarter_for_a_while() {
         let bound = BatchWrites::new(12);
-        bound.leases(2).write(ready(())).await;
+        bound.leases(SMALL + 1).write(ready(())).await;
         assert_eq!(most_under_way(&bound).await, 12);
-        bound.leases(1).write(ready(())).await;
+        bound.leases(SMALL).write(ready(())).await;
         for _ in 0..WRITES_BESIDE_A_LEASE / 100 {
             assert_eq!(most_under_way(&bound).await, 3);
         }
         assert_eq!(most_under_way(&bound).await, 12);
 
         let narrow = BatchWrites::new(3);
-        narrow.leases(1).write(ready(())).await;
+        narrow.leases(SMALL).write(ready(())).await;
         assert_eq!(most_under_way(&narrow).await, 1);
     }
 
@@ -145,24 +160,31 @@ mod tests {
                 pending::<()>().await;
             }
         };
-        let mut stuck = Box::pin(bound.all(vec![write(), write(), write()]));
-        assert!(poll!(&mut stuck).is_pending());
-        assert_eq!(begun.get(), 2);
-        assert!(poll!(Box::pin(bound.all(vec![ready(1), ready(2)]))).is_pending());
-        assert_eq!(bound.all(vec![ready(3)]).await, [3]);
+        let batch = |of: usize| bound.all((0..of).map(ready).collect());
+        let mut stuck = Vec::new();
+        for (of, begun_now) in [(SMALL + 1, 2), (SMALL, 4)] {
+            assert_eq!(batch(of).await.len(), of, "small ones do not wait for large ones");
+            stuck.push(Box::pin(bound.all((0..of).map(|_| write()).collect())));
+            assert!(poll!(stuck.last_mut().expect("one")).is_pending());
+            assert_eq!(begun.get(), begun_now);
+            assert!(poll!(Box::pin(batch(of))).is_pending());
+            assert_eq!(batch(1).await, [0]);
+        }
         drop(stuck);
-        assert_eq!(bound.all(vec![ready(1), ready(2)]).await, [1, 2]);
+        for of in [SMALL + 1, SMALL] {
+            assert_eq!(batch(of).await.len(), of);
+        }
     }
 
     #[tokio::test]
-    async fn a_small_batch_waits_for_one_write_of_each_large_one() {
+    async fn a_batch_waits_for_one_write_of_each_other_one() {
         let (bound, order) = (BatchWrites::new(1), RefCell::new(Vec::new()));
         let write = async |batch: usize| {
             tokio::task::yield_now().await;
             order.borrow_mut().push(batch);
         };
         let batch = |batch: usize, writes: usize| bound.all((0..writes).map(|_| write(batch)).collect());
-        tokio::join!(batch(0, 30), batch(1, 30), batch(2, 2));
+        tokio::join!(batch(0, 60), batch(1, 60), batch(2, 11));
         assert_eq!(order.borrow()[..9], [0, 0, 1, 2, 0, 1, 2, 0, 1]);
     }
 }

@@ -74,7 +74,7 @@ impl Service {
         haul: &mut Haul,
     ) -> Vec<String> {
         let end = haul.end();
-        let batch = &self.batch_writes.leases(ids.len());
+        let batch = &self.batch_writes.leases(haul.tasks.len() + ids.len());
         let mut waiting = ids.into_iter().enumerate();
         let mut under_way = FuturesUnordered::new();
         let mut claimed: Vec<(usize, Task)> = Vec::new();
