@@ -16,9 +16,10 @@ const WRITES_TOGETHER: u16 = 8 * WRITES_AT_ONCE as u16;
 const SMALL: usize = 10;
 /// Permits that a write of a large batch takes while few tasks at once are leased, so that a quarter of the bound is left.
 const PERMITS_BESIDE_LEASES: u32 = 4;
-/// Writes of large batches after a lease of few tasks that take so many; about a second of them where one disk bounds
-/// them all.
-const WRITES_BESIDE_A_LEASE: usize = 2_000;
+/// Writes of large batches after a lease of few tasks that take so many: some tenths of a second of them where one disk
+/// bounds them all. The last lease of a queue that was drained is one of few tasks, too, so more would slow down what
+/// comes after it.
+const WRITES_BESIDE_A_LEASE: usize = 500;
 
 /// Bounds the conditional writes that all batches of a process have under way at once, so that whoever leases few tasks
 /// finds few others before them, however many batches wait. A single write does not wait here, and small batches wait
