@@ -51,7 +51,7 @@ impl BatchWrites {
     }
 
     /// What one caller asked for: `of` writes.
-    pub(super) fn batch(&self, of: usize) -> Batch<'_> {
+    fn batch(&self, of: usize) -> Batch<'_> {
         Batch { bound: self, of, turn: Mutex::new(()) }
     }
 
